@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,12 +10,12 @@ import click
 from supervisor.cli.context import CommandContext
 from supervisor.config.loading import load
 from supervisor.plugins.discovery import files_of_plugins
+from supervisor.plugins.handlers_in_files import handlers_in
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 MAX_FILES = 200
-MAX_BYTES = 1_000_000
 
 
 @click.command()
@@ -42,31 +39,7 @@ def complete_handler(ctx: click.Context, param: click.Parameter, incomplete: str
     try:
         settings = load(given.config if given else None)
         files = files_of_plugins(settings.plugins.paths, settings.base)
-        names = {*settings.handlers, *(name for file in islice(files, MAX_FILES) for name in handlers_in(file))}
+        names = {*settings.handlers, *(name for file in islice(files, MAX_FILES) for name, _ in handlers_in(file))}
     except Exception:  # a shell that completes shows no error
         return []
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
-
-
-def handlers_in(file: Path) -> Iterator[str]:
-    """Yield the names of the functions below a decorator `handler`, and those that it gives. A file with a mistake has none."""
-    try:
-        if file.stat().st_size > MAX_BYTES:
-            return
-        tree = ast.parse(file.read_bytes())
-    except (OSError, ValueError, SyntaxError):
-        return
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for decorator in node.decorator_list:
-                if (name := _name_given(decorator, node.name)) is not None:
-                    yield name
-
-
-def _name_given(decorator: ast.expr, default: str) -> str | None:
-    call = decorator if isinstance(decorator, ast.Call) else None
-    used = call.func if call else decorator
-    if (used.attr if isinstance(used, ast.Attribute) else getattr(used, "id", None)) != "handler":
-        return None
-    first = call.args[0] if call and call.args else None
-    return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else default

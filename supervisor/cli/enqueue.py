@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import click
 from supervisor.cli.completion import complete_handler
 from supervisor.cli.context import UserMistake, load_settings
 from supervisor.cli.exit_codes import DONE
-from supervisor.cli.known_handlers import refuse_unknown_handlers
+from supervisor.cli.known_handlers import NO_LINES, Lines, refuse_misfits, refuse_unknown_handlers
 from supervisor.cli.options import config_option
 from supervisor.cli.store_access import refuse_wrong_folder, use_store
 from supervisor.client.client import BatchBuilder, enqueue_row
@@ -38,7 +38,7 @@ MAX_PROBLEMS = 20  # bad lines named in the message
 @click.option("--at", metavar="TIME", help="Earliest start, such as 2030-01-31T08:00:00Z.")
 @click.option("--max-retries", metavar="N", type=int, help="Number of retries of this job.")
 @click.option("--timeout", metavar="TIME", help="Timeout of one attempt of this job, such as 90s, or none.")
-@click.option("--force", is_flag=True, help="Enqueue even if no plugin has the handler.")
+@click.option("--force", is_flag=True, help="Enqueue even if no plugin has the handler, or it refuses the payload.")
 def enqueue(handler: str | None, payload: str | None, file: str | None, force: bool, **options: Any) -> int:
     """Enqueue a job for HANDLER and print its id.
 
@@ -49,8 +49,8 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
     if file is not None:
         if handler is not None or given:
             raise click.UsageError("--file: each line has all about its job; expected no handler and no other option")
-        rows, places = read_file(file, settings)
-        click.echo(len(_enqueue(settings, rows, force, places)))
+        rows, lines = read_file(file, settings)
+        click.echo(len(_enqueue(settings, rows, force, lines)))
     elif handler is None:
         raise click.UsageError("expected the name of a handler, or --file")
     else:
@@ -63,9 +63,8 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
     return DONE
 
 
-def read_file(file: str, settings: Settings) -> tuple[EnqueueBatch, dict[str, str]]:
-    """Return a row for each line that isn't empty, and the first place of each handler, such as `jobs.jsonl:1`. Raises UserMistake
-    that names the bad lines."""
+def read_file(file: str, settings: Settings) -> tuple[EnqueueBatch, Lines]:
+    """Return a row for each line that isn't empty, and the lines of the rows. Raises UserMistake that names the bad lines."""
     try:
         if file == "-":
             return _read_lines(sys.stdin.buffer, "standard input", settings)
@@ -75,24 +74,22 @@ def read_file(file: str, settings: Settings) -> tuple[EnqueueBatch, dict[str, st
         raise UserMistake(f"{file}: {error.strerror}") from None
 
 
-def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> tuple[EnqueueBatch, dict[str, str]]:
+def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> tuple[EnqueueBatch, Lines]:
     builder = BatchBuilder(settings)
     problems: list[str] = []
-    places: dict[str, str] = {}
+    numbers: list[int] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            job = _read_line(line)
-            builder.add(job)
-            if job["handler"] not in places:
-                places[job["handler"]] = f"{name}:{number}"
+            builder.add(_read_line(line))
+            numbers.append(number)
         except ValueError as error:
             problems.append(f"{name}:{number}: {error}")
     if problems:
         more = [f"... and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
         raise UserMistake("\n".join(["nothing was enqueued", *problems[:MAX_PROBLEMS], *more]))
-    return builder.batch, places
+    return builder.batch, Lines(name, numbers)
 
 
 def _read_line(line: bytes) -> dict[str, Any]:
@@ -116,12 +113,13 @@ def _read_standard_input() -> bytes:
         raise UserMistake(f"standard input: {error.strerror}") from None
 
 
-def _enqueue(settings: Settings, rows: EnqueueBatch, force: bool, places: Mapping[str, str] | None = None) -> list[int]:
+def _enqueue(settings: Settings, rows: EnqueueBatch, force: bool, lines: Lines = NO_LINES) -> list[int]:
     if not rows:
         return []
     refuse_wrong_folder(settings, "nothing was enqueued")
     if not force:
-        refuse_unknown_handlers(settings, dict.fromkeys(row.handler for row in rows.kinds), places or {})
+        refuse_unknown_handlers(settings, rows, lines)
+        refuse_misfits(settings, rows, lines)
     try:
         return use_store(settings, lambda store: store.enqueue(rows), create=not is_postgres(settings.store))
     except StoreMissing as missing:  # it may have been dropped, or the URL may be that of another database

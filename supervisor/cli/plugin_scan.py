@@ -23,12 +23,23 @@ def scan(settings: Settings) -> list[SourceReport]:
 
     Raises ConfigError if root must not import them, NoForkserver and SystemRefused.
     """
+    reports, _ = _scanned(settings, ())
+    return reports
+
+
+def misfits(settings: Settings, payloads: Sequence[tuple[str, str]]) -> list[tuple[int, str]]:
+    """Return the index and the message of each payload (handler, JSON) that its handler would refuse. Raises what `scan` raises."""
+    _, found = _scanned(settings, payloads)
+    return [(index, message) for index, message in found]
+
+
+def _scanned(settings: Settings, payloads: Sequence[tuple[str, str]]) -> tuple[list[SourceReport], Sequence[Any]]:
     require_trust(settings)
     requirements.require()
-    return asyncio.run(_scan(settings))
+    return asyncio.run(_scan(settings, payloads))
 
 
-async def _scan(settings: Settings) -> list[SourceReport]:
+async def _scan(settings: Settings, payloads: Sequence[tuple[str, str]]) -> tuple[list[SourceReport], Sequence[Any]]:
     options = WorkerOptions(
         plugins=settings.plugins.paths,
         base=str(settings.base),
@@ -39,10 +50,11 @@ async def _scan(settings: Settings) -> list[SourceReport]:
         heartbeats={},
         result_limit=settings.limits.result,
         owner="scan",
+        payloads=payloads,
     )
     backend = ForkserverBackend(options, _Silent(), asyncio.get_running_loop())
     try:
-        return list(await backend.start())
+        return list(await backend.start()), backend.misfits
     finally:
         await backend.stop()
 

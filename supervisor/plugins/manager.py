@@ -73,6 +73,8 @@ class PluginManager:
         self._on_error = on_error
         self._reports: dict[str, SourceReport] = {}
         self._found: dict[str, list[tuple[str, Handler, HandlerInfo]]] = {}
+        self.bindings: dict[str, Binding] = {}
+        """Of the handlers that were found, by name."""
         self._seen: set[int] = set()
         self._folders: set[Path] = set()
         self._marks: dict[int, tuple[str, Handler]] = {}
@@ -175,6 +177,7 @@ class PluginManager:
         for (handler, binding), info in zip(handlers, infos, strict=True):
             self._seen.add(id(handler.function))
             bound = replace(handler, function=binding.call)
+            self.bindings[handler.name] = binding
             self._found.setdefault(handler.name, []).append((source.name, bound, info))
         error, line = (None, None) if mistake is None else (str(mistake), mistake.line)
         warnings = tuple(suspicious_names(plugin))

@@ -231,7 +231,8 @@ class WorkerOptions:
     """The settings of every worker. `plugins` are relative to `base`; `variables` are added to the environment. `heartbeat` is the
     seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'. `import_timeout`
     is seconds for one plugin, `result_limit` is bytes. `owner_fd` is a descriptor that workers keep open. `descriptor_limit` is
-    their soft limit; by default that of this process. Log records below `log_level` are left out."""
+    their soft limit; by default that of this process. Log records below `log_level` are left out. `payloads` of handlers, in JSON, are
+    checked once the plugins are imported."""
 
     plugins: Sequence[str]
     import_timeout: float
@@ -245,6 +246,7 @@ class WorkerOptions:
     log_level: str = "info"
     base: str = "."
     variables: Mapping[str, str] = field(default_factory=dict)
+    payloads: Sequence[tuple[str, str]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,8 @@ class Broken(ValueError):
 
 class Hello(NamedTuple):
     """The first message to a forkserver. `plugins` are relative to `base`; `skip` names the sources not to import. `heartbeat`
-    and the values of `heartbeats` are seconds, `result_limit` is bytes. `token` begins the forkserver's log records."""
+    and the values of `heartbeats` are seconds, `result_limit` is bytes. `token` begins the forkserver's log records. `payloads` are
+    those to be checked, each as [handler, JSON]."""
 
     plugins: Sequence[str]
     base: str
@@ -55,6 +56,7 @@ class Hello(NamedTuple):
     owner: str
     log_level: str
     token: str
+    payloads: Sequence[Sequence[str]] = ()
 
 
 class Fork(NamedTuple):
@@ -81,6 +83,7 @@ class Importing(NamedTuple):
 
 class Ready(NamedTuple):
     reports: Sequence[Mapping[str, Any]]  # the fields of a SourceReport for each source
+    misfits: Sequence[Sequence[Any]] = ()  # [index, message] of the payloads that their handlers refuse
 
 
 class Forked(NamedTuple):
@@ -106,12 +109,12 @@ Message = Hello | Fork | Reap | Stop | Importing | Ready | Forked | NotForked | 
 _INTEGER, _NUMBER, _TEXT, _LIST, _MAPPING = (int,), (int, float), (str,), (list,), (dict,)
 _OPTIONAL_INTEGER = (int, type(None))
 _MESSAGES: Mapping[str, tuple[type[Any], tuple[tuple[type, ...], ...]]] = {
-    "hello": (Hello, (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT, _TEXT, _TEXT)),
+    "hello": (Hello, (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT, _TEXT, _TEXT, _LIST)),
     "fork": (Fork, (_INTEGER, _INTEGER, _TEXT, _INTEGER)),
     "reap": (Reap, (_INTEGER,)),
     "stop": (Stop, ()),
     "importing": (Importing, (_TEXT,)),
-    "ready": (Ready, (_LIST,)),
+    "ready": (Ready, (_LIST, _LIST)),
     "forked": (Forked, (_INTEGER, _INTEGER)),
     "not_forked": (NotForked, (_INTEGER, _TEXT)),
     "reaped": (Reaped, (_INTEGER, _OPTIONAL_INTEGER, _OPTIONAL_INTEGER)),

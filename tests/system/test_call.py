@@ -259,3 +259,22 @@ def test_root_calls_nothing_that_other_users_may_write(calls: Command) -> None:
     (calls.folder / "plugins").chmod(0o777)
     ended = calls.call("call", "plain")
     assert ended.code == (2 if os.geteuid() == 0 else 0)
+
+
+def test_an_async_handler_is_awaited_within_its_wrappers(command: Command) -> None:
+    plugin = """
+        import asyncio
+        from supervisor import handler, hookimpl
+
+        @handler
+        async def nap(seconds: float):
+            await asyncio.sleep(seconds)
+            return "woke"
+
+        @hookimpl(wrapper=True)
+        def supervisor_run(job):
+            return [(yield)]
+    """
+    command.write(plugins={"p.py": plugin})
+    ended = command.call("call", "nap", '{"seconds": 0.01}')
+    assert (ended.code, ended.out) == (0, '["woke"]\n'), ended.err

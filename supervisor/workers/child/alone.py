@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from bdb import BdbQuit
 from types import TracebackType
@@ -13,7 +14,7 @@ from supervisor.text import strict_json as payloads
 from supervisor.workers.child import error_report
 from supervisor.workers.child.job_context import fresh_contexts
 from supervisor.workers.child.main import WorkerInfo
-from supervisor.workers.child.middleware import Middleware
+from supervisor.workers.child.middleware import Middleware, async_middleware
 
 
 class Interrupted(Exception):
@@ -44,10 +45,14 @@ def run_alone(plugins: PluginManager, job: Job, result_limit: int) -> str:
 
 def _run(plugins: PluginManager, job: Job, result_limit: int) -> str:
     handler = plugins.handlers[job.handler]
-    middleware = Middleware(plugins.wrappers("supervisor_run"))
+    wrappers, is_async = plugins.wrappers("supervisor_run"), plugins.bindings[job.handler].is_async
     process, raised, result = os.getpid(), None, None
     try:
-        result = fresh_contexts()().run(middleware.run, job, handler.function)
+        context = fresh_contexts()()
+        if is_async:
+            result = context.run(asyncio.run, async_middleware(wrappers)(job, handler.function))
+        else:
+            result = context.run(Middleware(wrappers).run, job, handler.function)
     except BaseException as error:
         raised = error
     if os.getpid() != process:  # the job forked, and this is the copy, which returned from the handler too

@@ -27,6 +27,8 @@ from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
+import orjson
+
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.primitives import kept_primitives
@@ -157,7 +159,8 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
     gc.collect()
     gc.freeze()  # collections ignore imported objects, so that their memory stays shared after a fork
     linux.disarm_parent_death(parent_death)
-    forkserver.run(wire.Ready([_fields_of(report, warned.get(report.source, ())) for report in plugins.reports]))
+    reports = [_fields_of(report, warned.get(report.source, ())) for report in plugins.reports]
+    forkserver.run(wire.Ready(reports, misfits(plugins, hello.payloads)))
 
 
 def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager) -> ImportEffects:
@@ -170,6 +173,18 @@ def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager)
         effects.note(source.name)
     control.send(wire.Importing(""))  # no import is to blame for what follows
     return effects
+
+
+def misfits(plugins: PluginManager, payloads: Sequence[Sequence[str]]) -> list[list[Any]]:
+    """Return [index, message] of each payload that its handler refuses."""
+    found: list[list[Any]] = []
+    for index, (handler, payload) in enumerate(payloads):
+        try:
+            if (binding := plugins.bindings.get(handler)) is not None:
+                binding.check(orjson.loads(payload))
+        except Exception as error:  # InvalidPayload, or what a validator of the plugin has raised
+            found.append([index, str(error)])
+    return found
 
 
 class Forkserver:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
+from typing import Any
 from weakref import WeakSet
 
 from supervisor.errors import NoForkserver
@@ -62,6 +63,7 @@ class ForkserverBackend:
         timeouts: Timeouts = USUAL_TIMEOUTS,
     ) -> None:  # fmt: skip
         self.options = options
+        self.misfits: Sequence[Sequence[Any]] = ()
         self.loop = loop
         self._listener = listener
         self._timeouts = timeouts
@@ -212,6 +214,7 @@ class ForkserverBackend:
 
     def forkserver_ready(self, forkserver: ForkserverClient, reports: list[SourceReport]) -> None:
         every = [*reports, *self._blamed.values()]
+        self.misfits = forkserver.misfits
         self._listener.forkserver_started(self, forkserver.pid, every)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(every)

@@ -58,6 +58,7 @@ class ForkserverClient:
     ) -> None:  # fmt: skip
         """Start the forkserver. `skip` names sources not to import. Raises OSError, with nothing left open or running."""
         self.ready = False
+        self.misfits: Sequence[Sequence[Any]] = ()
         self.started = loop.time()
         self._loop = loop
         self._listener = listener
@@ -180,10 +181,10 @@ class ForkserverClient:
             case wire.Importing(source):
                 self._importing = source or None
                 self._expect(self._import_timeout)
-            case wire.Ready(reports):
+            case wire.Ready(reports, misfits):
                 found = _reports(reports)  # before `_importing` is reset: the source that forged them must stay known
                 self._importing = None
-                self.ready = True
+                self.ready, self.misfits = True, misfits
                 self._expect_nothing()
                 self._listener.forkserver_ready(self, found)
             case wire.Forked(serial, pid):
@@ -333,7 +334,7 @@ def _start(options: WorkerOptions) -> _Started:
 def _hello(options: WorkerOptions, skip: Sequence[str], token: str) -> wire.Hello:
     return wire.Hello(
         tuple(options.plugins), options.base, tuple(skip), options.start, options.heartbeat, dict(options.heartbeats),
-        options.result_limit, options.owner, options.log_level, token,
+        options.result_limit, options.owner, options.log_level, token, options.payloads,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from supervisor.events import Bus, ConfigReloaded
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport
+from supervisor.workers.forkserver.main import misfits
 from supervisor.workers.interface import WorkerOptions
 
 
@@ -54,9 +55,13 @@ class InProcessBackend:
 
     def __init__(self, options: WorkerOptions, listener: object, loop: object) -> None:
         self._options = options
+        self.misfits: Sequence[Sequence[Any]] = ()
 
     async def start(self) -> Sequence[SourceReport]:
-        return PluginManager().load_all(discover(self._options.plugins, Path(self._options.base)))
+        plugins = PluginManager()
+        reports = plugins.load_all(discover(self._options.plugins, Path(self._options.base)))
+        self.misfits = misfits(plugins, self._options.payloads)
+        return reports
 
     async def stop(self) -> None: ...
 

@@ -159,3 +159,33 @@ def test_plugins_are_not_imported_for_a_handler_that_stands_in_their_text(call: 
     write("plugins/mail/__init__.py", "from .deep import *")
     write("plugins/mail/deep.py", MAIL + "import os; os._exit(1)")
     assert call("enqueue", "send mail") == (0, "1\n", "")
+
+
+TYPED = """
+from supervisor import Job, handler
+raise_at_import = None
+@handler
+def thumbnail(path: str, width: int = 200): ...
+@handler("any")
+def takes_any(job: "Job"): ...
+"""
+
+
+def test_a_payload_that_its_handler_would_refuse_is_not_enqueued(call: Call, tmp_path: Path) -> None:
+    write("plugins/p.py", TYPED)
+    write("jobs.jsonl", '{"handler": "any", "payload": 1}\n\n{"handler": "thumbnail", "payload": {"pth": "a"}}\n')
+    code, out, err = call("enqueue", "thumbnail", '{"path": 1}')
+    assert (code, out) == (2, "")
+    assert "handler 'thumbnail': payload.path: expected a valid string, got 1\nnothing was enqueued; --force" in err
+    code, out, err = call("enqueue", "--file", "jobs.jsonl")
+    assert (code, out) == (2, "")
+    assert "jobs.jsonl:3: handler 'thumbnail': payload.path: missing" in err
+    assert not (tmp_path / "jobs.db").exists()
+    assert call("enqueue", "thumbnail", '{"path": 1}', "--force") == (0, "1\n", "")
+    assert call("enqueue", "thumbnail", '{"path": "a"}') == (0, "2\n", "")
+
+
+def test_plugins_are_not_imported_for_a_handler_that_takes_any_payload(call: Call, tmp_path: Path) -> None:
+    write("plugins/p.py", TYPED + "open('imported', 'w')\n")
+    assert call("enqueue", "any", "[1]") == (0, "1\n", "")
+    assert not (tmp_path / "imported").exists()

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.completion import handlers_in
 from supervisor.cli.init import FILES
 from supervisor.config.loading import load
 from supervisor.config.settings import Settings
+from supervisor.plugins.handlers_in_files import handlers_in
 from tests.unit.cli.conftest import Call, write
 
 # --- init
@@ -119,7 +119,7 @@ def test_handlers_are_found_in_the_text_of_a_file(tmp_path: Path) -> None:
         "from supervisor import handler\n@handler\n@handler('b')\ndef a(job): ...\n@handler(timeout=1)\nasync def c(job): ...\n"
         "@other\n@handler(NAME)\ndef d(job): ...\ndef e(job): ...\n"
     )
-    assert list(handlers_in(file)) == ["a", "b", "c", "d"]
+    assert [name for name, _ in handlers_in(file)] == ["a", "b", "c", "d"]
     file.write_text("")
     assert list(handlers_in(file)) == list(handlers_in(tmp_path / "absent.py")) == []
     assert ast.parse(FILES["plugins/thumbnails.py"])

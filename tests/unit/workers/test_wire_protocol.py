@@ -18,12 +18,12 @@ def lease(job_id: int, **fields: object) -> Lease:
 
 
 MESSAGES = [
-    wire.Hello(["plugins"], "/base", [], "fork", 1.0, {"slow": 0.5}, 1000, "owner", "info", "aa"),
-    wire.Fork(1, 2, "token"),
+    wire.Hello(["plugins"], "/base", [], "fork", 1.0, {"slow": 0.5}, 1000, "owner", "info", "aa", [["mail", "1"]]),
+    wire.Fork(1, 2, "token", 100),
     wire.Reap(3),
     wire.Stop(),
     wire.Importing("a.py"),
-    wire.Ready([{"source": "a.py"}]),
+    wire.Ready([{"source": "a.py"}], [[0, "payload: missing"]]),
     wire.Forked(1, 4242),
     wire.NotForked(1, "no more processes"),
     wire.Reaped(1, 9, 1024),
