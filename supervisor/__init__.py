@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from supervisor.client import Client
     from supervisor.client.async_client import AsyncClient
-    from supervisor.errors import StoreError, StoreUnavailable, StoreUnsure
+    from supervisor.errors import JobFailed, JobNotFound, StoreError, StoreUnavailable, StoreUnsure
     from supervisor.handlers import Handler, InvalidPayload, Reject, Retry, handler
     from supervisor.hooks import Sink, hookimpl
     from supervisor.jobs import Job, NewJob
@@ -21,6 +21,8 @@ __all__ = [
     "Handler",
     "InvalidPayload",
     "Job",
+    "JobFailed",
+    "JobNotFound",
     "NewJob",
     "Reject",
     "Retry",
@@ -35,7 +37,7 @@ __all__ = [
 _MODULES = {
     "client": ("Client",),
     "client.async_client": ("AsyncClient",),
-    "errors": ("StoreError", "StoreUnavailable", "StoreUnsure"),
+    "errors": ("JobFailed", "JobNotFound", "StoreError", "StoreUnavailable", "StoreUnsure"),
     "handlers": ("Handler", "InvalidPayload", "Reject", "Retry", "handler"),
     "hooks": ("Sink", "hookimpl"),
     "jobs": ("Job", "NewJob"),

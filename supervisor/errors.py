@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+MAX_SHOWN = 300
+"""The characters of a failure in the message of JobFailed."""
 
 
 class StoreError(Exception):
@@ -89,3 +93,43 @@ class ConfigError(Exception):
         self.errors = errors
         self.settings = settings
         self.wrong = wrong
+
+
+class JobFailed(Exception):
+    """A job has failed for good, or was cancelled: `state` is "failed" or "cancelled". `errors` are its failed attempts as its
+    JSON has them, the newest last. `cause` is that of the last one; it is None if the job was cancelled."""
+
+    def __init__(self, id: int, handler: str, state: str, errors: Sequence[Mapping[str, Any]]) -> None:
+        super().__init__(id, handler, state, errors)
+        self.id, self.handler, self.state, self.errors = id, handler, state, errors
+
+    @property
+    def cause(self) -> str | None:
+        return self.errors[-1]["cause"] if self.errors and self.state == "failed" else None
+
+    def __str__(self) -> str:
+        """Return one line, with the beginning of the last message."""
+        if self.cause is None:
+            was = "was cancelled" if self.state == "cancelled" else "failed"
+            return f"job {self.id} ({self.handler}) {was}"
+        last = self.errors[-1]
+        parts = filter(None, (self.cause, last.get("type"), last.get("message")))
+        line = " ".join(": ".join(map(str, parts)).split())
+        shown = line if len(line) <= MAX_SHOWN else f"{line[: MAX_SHOWN - 1]}…"
+        return f"job {self.id} ({self.handler}) failed at attempt {last['attempt']}: {shown}"
+
+
+class JobNotFound(LookupError):
+    """There is no job `id`: it never was, or was deleted."""
+
+    def __init__(self, id: int, existed: bool = False) -> None:
+        super().__init__(id, existed)
+        self.id, self.existed = id, existed
+
+    def __str__(self) -> str:
+        if self.existed:
+            return f"job {self.id} was deleted while its end was waited for"
+        return (
+            f"no job {self.id}: it was deleted (by a person, or after its `retention`), or never enqueued in this store "
+            "(a job of a transaction exists once that commits)"
+        )

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Iterable
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from functools import partial
+from math import inf
 from types import TracebackType
 from typing import Any, TypeVar
 
 from supervisor.client.client import AnyJob, Client, Enqueuer
+from supervisor.client.ended_jobs import Wait, value_of
+from supervisor.client.shared_looks import SharedLooks
 from supervisor.config.settings import Settings
 from supervisor.stores.records import EnqueueRow
 
@@ -26,6 +32,7 @@ class AsyncClient(Enqueuer[Coroutine[Any, Any, int]]):
         self._client = Client(url, create=create, timeout=timeout)
         self._settings = self._client._settings
         self._threads: tuple[int, ThreadPoolExecutor] | None = None  # with the process that has the thread
+        self._looks: SharedLooks | None = None
 
     async def __aenter__(self) -> AsyncClient:
         await self._run(self._client.__enter__)
@@ -50,6 +57,23 @@ class AsyncClient(Enqueuer[Coroutine[Any, Any, int]]):
     async def cancel(self, id: int) -> bool:
         """Cancel the job, and return whether this call did it, as Client.cancel does."""
         return await self._run(self._client.cancel, id)
+
+    async def result(self, id: int, timeout: float | str | None = None) -> Any:
+        """Wait until the job has ended, and return its result or raise an error, as Client.result does. All tasks that wait share the
+        looks at the store, between which other calls are made."""
+        outcomes = [outcome async for _, outcome in self.results([id], timeout)]
+        return value_of(outcomes[0])
+
+    def results(self, ids: Iterable[int], timeout: float | str | None = None) -> AsyncIterator[tuple[int, Any]]:
+        """Yield (id, result) of each job once it has ended, as Client.results does, for `async for`."""
+        return self._results(Wait(ids, timeout, self._client._access.timeout, time.monotonic()))
+
+    async def _results(self, wait: Wait) -> AsyncIterator[tuple[int, Any]]:
+        if self._looks is None or self._looks.loop is not asyncio.get_running_loop():
+            self._looks = SharedLooks(partial(self._client._ask_once, inf), self._run)
+        async with aclosing(self._looks.ended(wait)) as jobs:
+            async for ended in jobs:
+                yield ended.id, ended.outcome
 
     async def close(self) -> None:
         """Disconnect, after the calls that are under way; the next use connects again."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
+from supervisor.client.ended_jobs import Wait, ended_jobs, value_of
 from supervisor.client.store_access import StoreAccess
 from supervisor.config.loading import load
 from supervisor.config.settings import BackoffSettings, Settings
@@ -158,6 +161,27 @@ class Client(Enqueuer[int]):
         cancelled, _ = self._ask(lambda store: store.cancel([id]))
         return bool(cancelled)
 
+    def result(self, id: int, timeout: float | str | None = None) -> Any:
+        """Wait until the job has ended, and return its result.
+
+        Raises JobFailed if it has failed for good or was cancelled, JobNotFound if there is none, and TimeoutError after `timeout`
+        (seconds, or text such as "10s"; by default there is no limit): the job is not changed by that. The end is noticed after 10
+        to 250 milliseconds, the sooner the shorter the wait. Other threads can use the client meanwhile. StoreUnavailable is raised
+        if the store is unavailable for the `timeout` of the client.
+        """
+        ((_, outcome),) = self.results([id], timeout)
+        return value_of(outcome)
+
+    def results(self, ids: Iterable[int], timeout: float | str | None = None) -> Iterator[tuple[int, Any]]:
+        """Yield (id, result) of each job once it has ended, in any order, each id once.
+
+        It raises no error for a job that failed, was cancelled or does not exist: its result is a JobFailed or JobNotFound. Raises
+        TimeoutError when `timeout`, counted from this call, is over and some have not ended; those that have ended are yielded first.
+        """
+        wait = Wait(ids, timeout, self._access.timeout, time.monotonic())
+        ask = partial(self._ask_once, wait.deadline)
+        return ((ended.id, ended.outcome) for ended in ended_jobs(ask, wait))
+
     def close(self) -> None:
         """Disconnect; the next use connects again."""
         self._access.close()
@@ -169,6 +193,11 @@ class Client(Enqueuer[int]):
                 self._transactional_enqueue = transactional_enqueue_of(self._settings.store, self._ask)
             return self._transactional_enqueue.enqueue(connection, batch)
         return self._ask(lambda store: store.enqueue(batch))
+
+    def _ask_once(self, until: float, question: Callable[[Store], Answer]) -> Answer:
+        """Ask without another try. Other threads are waited for until then, or for a moment."""
+        with self._access.use(self._access.deadline(until - time.monotonic())) as store:
+            return question(store)
 
     def _ask(self, question: Callable[[Store], Answer]) -> Answer:
         deadline = self._access.deadline()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
+from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -53,9 +54,10 @@ class StoreAccess:
         with _registry:
             _all.add(self)
 
-    def deadline(self) -> float:
-        """Return the time (monotonic) until which a call that begins now waits for other threads."""
-        return time.monotonic() + max(self.timeout, self._min_wait)
+    def deadline(self, timeout: float = inf) -> float:
+        """Return the time (monotonic) until which a call that begins now waits for other threads; at most `timeout` seconds if that
+        is more than `min_wait`."""
+        return time.monotonic() + max(min(self.timeout, timeout), self._min_wait)
 
     @contextmanager
     def use(self, deadline: float) -> Iterator[Store]:

@@ -152,6 +152,13 @@ class Queries(Protocol):
     def get(self, id: int) -> dict[str, Any] | None:
         """Return the job as `jobs show --json` prints it, or None if there is no such job."""
 
+    def get_many(self, ids: list[int]) -> tuple[int, list[dict[str, Any]]]:
+        """Return how many of the first of these ids were read, at least one, and the jobs that exist among them, as `get` does. A
+        store may read few at once if they are large."""
+
+    def ended(self, ids: Sequence[int]) -> list[int]:
+        """Return, in their order, the ids whose job has ended, and those that no job has."""
+
     def list_jobs(
         self,
         *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
@@ -72,6 +72,15 @@ class Queries:
         with self._state.lock:
             job = self._state.jobs.get(id)
             return None if job is None else job.shown()
+
+    def get_many(self, ids: list[int]) -> tuple[int, list[dict[str, Any]]]:
+        with self._state.lock:
+            return len(ids), [self._state.jobs[id].shown() for id in ids if id in self._state.jobs]
+
+    def ended(self, ids: Sequence[int]) -> list[int]:
+        with self._state.lock:
+            jobs = self._state.jobs
+            return [id for id in ids if id not in jobs or jobs[id].state.terminal]
 
     def list_jobs(
         self,

@@ -58,6 +58,9 @@ ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::b
 LAST_ATTEMPTS = """
   select last.* from unnest($1::bigint[]) as it(id) cross join lateral (
     select job_id, at, record from {s}.attempts where job_id = it.id order by id desc limit 1) as last"""
+ENDED = f"""
+  select it.id from unnest($1::bigint[]) with ordinality as it(id, place) left join {{s}}.jobs on jobs.id = it.id
+  where jobs.id is null or jobs.state >= {SUCCEEDED} order by place"""
 # The number of the first of these jobs whose texts and attempts have at most $2 bytes together, at least one.
 FIT = """
   select count(*) from (
@@ -123,9 +126,13 @@ class Queries:
         query, parameters = filtered_ids(state, queue, handler, dead_letter, limit)
         with self._connection.snapshot():
             ids = list(self._connection.column(query, *parameters))
-        return in_pages(ids, lambda page: self._page(page, brief))
+        return in_pages(ids, lambda page: self.get_many(page, brief))
 
-    def _page(self, ids: list[int], brief: bool) -> tuple[int, list[dict[str, Any]]]:
+    def ended(self, ids: Sequence[int]) -> list[int]:
+        with self._connection.snapshot():
+            return self._connection.column(ENDED, array(ids))
+
+    def get_many(self, ids: list[int], brief: bool = False) -> tuple[int, list[dict[str, Any]]]:
         with self._connection.snapshot():
             if not brief:
                 ids = ids[: self._connection.value(FIT, array(ids), PAGE_CHARACTERS)]

@@ -66,6 +66,9 @@ LENGTHS_SHOWN = f"""
   select json_group_array({TEXT_LENGTH} + coalesce(length(result), 0)
     + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0))
   from json_each(?) as it left join jobs on jobs.id = it.value"""
+ENDED = f"""
+  select json_group_array(it.value) from json_each(?) as it left join jobs on jobs.id = it.value
+  where jobs.id is null or jobs.state >= {SUCCEEDED}"""
 MEASURED_AT_ONCE = 8
 """Few, since attempts must be read to be measured."""
 
@@ -130,9 +133,14 @@ class Queries:
         source, parameters = filtered_ids(state, queue, handler, dead_letter)
         with self._connection.snapshot():
             ids = self._connection.json(f"select json_group_array(id) from ({source} limit ?)", *parameters, limit)
-        return in_pages(ids, lambda page: self._page(page, brief))
+        return in_pages(ids, lambda page: self.get_many(page, brief))
 
-    def _page(self, ids: list[int], brief: bool) -> tuple[int, list[dict[str, Any]]]:
+    def ended(self, ids: Sequence[int]) -> list[int]:
+        with self._connection.snapshot():
+            ended: list[int] = self._connection.json(ENDED, packed(ids))
+        return ended
+
+    def get_many(self, ids: list[int], brief: bool = False) -> tuple[int, list[dict[str, Any]]]:
         with self._connection.snapshot():
             if not brief:
                 ids = self.first_that_fit(ids, PAGE_CHARACTERS)
