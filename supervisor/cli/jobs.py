@@ -1,4 +1,4 @@
-"""supervisor jobs list, show, cancel, retry, delete"""
+"""supervisor jobs list, show, cancel, retry, delete; `wait` has a file of its own"""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from supervisor.cli.options import (
     read_with,
 )
 from supervisor.cli.store_access import use_store
+from supervisor.cli.wait import wait
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import OperatorResult
@@ -37,7 +38,7 @@ RETRIED = {
 @click.group(cls=SuggestingGroup)
 @config_option
 def jobs() -> None:
-    """Show jobs, and cancel, retry or delete them."""
+    """Show jobs, wait for their end, and cancel, retry or delete them."""
 
 
 @jobs.command("list")
@@ -74,6 +75,9 @@ def show(id: int, as_json: bool) -> None:
     if not found:
         raise UserMistake(f"no job {id}")
     print_job(found[0], as_json)
+
+
+jobs.add_command(wait)
 
 
 @jobs.command()
