@@ -75,6 +75,7 @@ STATEMENTS = {
     "expired": (recovery.EXPIRED, (2, "{}", "false", 0, 0, 100), {"in_flight"}),
     "prune": (operator.PAST, (3, 1, 0, 0, 10**6, 0, 100), {"terminal"}),
     "end of a page to prune": (operator.PAGE_END, (3, 1, 0, 0, 100), {"terminal"}),
+    "ended": (queries.ENDED, (f"{{{','.join(map(str, range(1, 1001)))}}}",), {"jobs_pkey"}),
     "due within": (queries.DUE_BY, (10**15, "{q1,q2}", 1, "{work}"), {"scheduled"}),
     "pending dead letters": (queries.PENDING_DEAD_LETTERS, (1,), {"pending_dead_letters"}),
     "drop sink": (operator.SET_OWED, ("[]", "[]", "[]", 1, 10), {"dead_letters_pkey"}),

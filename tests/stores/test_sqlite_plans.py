@@ -47,6 +47,7 @@ STATEMENTS = {
         queries.PENDING_DEAD_LETTERS.as_text_each,
         "SEARCH dead_letters USING INDEX pending_dead_letters (<expr>=?)",
     ),
+    "ended": (queries.ENDED, BY_KEY),
     "due within": (queries.DUE_BY, "SEARCH jobs USING INDEX scheduled (due_at<?)"),
     "next due": (queue.NEXT_DUE, "SEARCH jobs USING INDEX scheduled"),
 }

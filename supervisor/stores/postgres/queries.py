@@ -59,8 +59,8 @@ LAST_ATTEMPTS = """
   select last.* from unnest($1::bigint[]) as it(id) cross join lateral (
     select job_id, at, record from {s}.attempts where job_id = it.id order by id desc limit 1) as last"""
 ENDED = f"""
-  select it.id from unnest($1::bigint[]) with ordinality as it(id, place) left join {{s}}.jobs on jobs.id = it.id
-  where jobs.id is null or jobs.state >= {SUCCEEDED} order by place"""
+  select it.id from unnest($1::bigint[]) with ordinality as it(id, place)
+  where coalesce((select state from {{s}}.jobs where jobs.id = it.id), {SUCCEEDED}) >= {SUCCEEDED} order by place"""
 # The number of the first of these jobs whose texts and attempts have at most $2 bytes together, at least one.
 FIT = """
   select count(*) from (

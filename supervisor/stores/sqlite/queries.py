@@ -67,8 +67,8 @@ LENGTHS_SHOWN = f"""
     + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0))
   from json_each(?) as it left join jobs on jobs.id = it.value"""
 ENDED = f"""
-  select json_group_array(it.value) from json_each(?) as it left join jobs on jobs.id = it.value
-  where jobs.id is null or jobs.state >= {SUCCEEDED}"""
+  select json_group_array(it.value) from json_each(?) as it
+  where coalesce((select state from jobs where id = it.value), {SUCCEEDED}) >= {SUCCEEDED}"""
 MEASURED_AT_ONCE = 8
 """Few, since attempts must be read to be measured."""
 
