@@ -130,6 +130,6 @@ class JobNotFound(LookupError):
         if self.existed:
             return f"job {self.id} was deleted while its end was waited for"
         return (
-            f"no job {self.id}: it was deleted (by a person, or after its `retention`), or never enqueued in this store "
+            f"no job {self.id}: it was deleted (by a person, or after its retention), or never enqueued in this store "
             "(a job of a transaction exists once that commits)"
         )

@@ -264,6 +264,8 @@ SIGNATURES = {
     "enqueue_many": supervisor.Client.enqueue_many,
     "job": supervisor.Client.job,
     "cancel": supervisor.Client.cancel,
+    "result": supervisor.Client.result,
+    "results": supervisor.Client.results,
     "close": supervisor.Client.close,
     "AsyncClient": supervisor.AsyncClient,
     "NewJob": supervisor.NewJob,

@@ -13,6 +13,8 @@ import pytest
 
 from supervisor import AsyncClient, Client, JobFailed, JobNotFound
 from supervisor.client import shared_looks
+from supervisor.client.ended_jobs import Wait
+from supervisor.client.shared_looks import Waiter
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.stores.sqlite.store import SqliteStore
 
@@ -94,6 +96,16 @@ def test_thousands_of_tasks_share_the_looks(url, calls):
 
     run(url, use)
     assert calls["ended"] < 50 and calls["get_many"] <= 12
+
+
+def test_a_look_takes_along_the_tasks_whose_pause_is_half_over():
+    """So that tasks that began at different times soon share their looks."""
+    waiter = Waiter(Wait([1], None, 30.0, 0.0), 0.0)
+    assert waiter.is_due(0.0)
+    waiter.previous, waiter.due = 10.0, 10.25
+    assert [waiter.is_due(now) for now in (10.0, 10.1, 10.13, 10.25, 11.0)] == [False, False, True, True, True]
+    waiter.error = StoreUnavailable("locked")
+    assert not waiter.is_due(11.0)
 
 
 def test_a_wait_blocks_neither_other_calls_nor_the_loop(url):
