@@ -108,7 +108,11 @@ class Wait:
         text = f"{which} not ended within {format_duration(self.timeout or 0.0)}"
         if self._count > 1:
             text += f": {', '.join(named)}{more}"
-        return TimeoutError(text if self._problem is None else f"{text}; the store is unavailable: {self._problem}")
+        if self._problem is not None:
+            text += f"; the store is unavailable: {self._problem}"
+        elif not self._looked:
+            text += "; the store has not answered"
+        return TimeoutError(text)
 
 
 class Look:
