@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from supervisor.config.settings import Settings
@@ -37,8 +38,10 @@ class Demand(NamedTuple):
     workers: int
     with_retries: Mapping[str, int]  # workers that hold retries of a queue
     large: bool
-    limits: Mapping[str, int]  # of queues whose jobs only one kind of worker can run, if there are two
-    otherwise: int  # the limit of all other queues
+    limits: Mapping[str, int] = MappingProxyType(
+        {}
+    )  # of queues whose jobs only one kind of worker can run, if there are two
+    otherwise: int = 0  # the limit of all other queues
 
     def requests(self, waiting: Mapping[str, Waiting], more: bool = False) -> list[ClaimRequest]:
         """Return the requests for a claim, if these jobs are ready in the store, and with `more` further ones behind them: then

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +33,21 @@ class Announcer:
         now = self._loop.time()
         rows = [
             {"pid": slot.process.pid, "state": _state(slot), "current_job": _current_job(slot, now)}
-            for slot in (*self._pool.slots, *self._pool.stuck.values())
+            for slot in (*self._shown(), *self._pool.stuck.values())
         ]
         return Presence(state, rows, self._pool.idle_count(), self._leases.ttl, self._self_report.about())
+
+    def _shown(self) -> Iterable[WorkerSlot]:
+        """Return the slots, without those of an async worker that have no job; one of them, if it has no job at all."""
+        yield from self._pool.workers.values()
+        tasks = self._pool.async_workers.slots
+        busy = {slot.process.pid for slot in tasks if slot.sent}
+        for slot in tasks:
+            if slot.sent:
+                yield slot
+            elif slot.process.pid not in busy:
+                busy.add(slot.process.pid)
+                yield slot
 
     def clock_stepped(self) -> None:
         """Write the row soon: it has a time by the clock of before."""

@@ -61,7 +61,8 @@ class Loaded:
         self.manager = PluginManager()
         assert [report.error for report in self.manager.load_all(discover([str(file)], folder))] == [None], block.where
         function = next(iter(self.functions().values()))
-        self.names: Mapping[str, Any] = function.__globals__
+        bound = getattr(function, "__self__", None)
+        self.names: Mapping[str, Any] = getattr(bound, "_function", function).__globals__
 
     def functions(self) -> dict[str, Callable[..., Any]]:
         hooks = {
@@ -99,6 +100,27 @@ def _send_invoice(plugin: Loaded) -> None:
     assert plugin.call("send_invoice", payload) == "invoice 7: 12.50 by 2030-01-31, 1 copies for 7"
     with pytest.raises(InvalidPayload, match=r"payload\.amount: expected a valid decimal"):
         plugin.call("send_invoice", {**payload, "amount": "much"})
+
+
+def _fetch(plugin: Loaded) -> None:
+    async def answers() -> Any:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.0 200 OK\r\n\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        connect = asyncio.open_connection
+        plugin.names["asyncio"].open_connection = lambda host, _port: connect(host, port)
+        try:
+            return await plugin.call("fetch", {"host": "127.0.0.1"})
+        finally:
+            plugin.names["asyncio"].open_connection = connect
+            server.close()
+            await server.wait_closed()
+
+    assert asyncio.run(answers()) == "HTTP/1.0 200 OK"
 
 
 def _charge(plugin: Loaded) -> None:
@@ -235,6 +257,7 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "getting-started.md:plugins/orders.py": _ship,
     "concepts/at-least-once.md:plugins/invoices.py": _invoice,
     "guides/handlers.md:plugins/billing.py": _send_invoice,
+    "guides/handlers.md:plugins/pages.py": _fetch,
     "guides/handlers.md:plugins/payments.py": _charge,
     "guides/handlers.md:plugins/reports.py": _report,
     "guides/handlers.md:plugins/mail.py": _send_mail,
@@ -370,13 +393,3 @@ def test_the_other_files_of_the_pages_can_be_read() -> None:
         (call,) = (json.loads(line.removeprefix("CMD ")) for line in block.text.splitlines() if line.startswith("CMD "))
         assert call[0] == "supervisor"
         parse(call[1:])
-
-
-def test_the_name_of_an_async_handler_is_refused_as_the_guide_explains() -> None:
-    async def later(job: Job) -> None:
-        await asyncio.sleep(0)
-
-    from supervisor.plugins.validation import check_handler
-
-    with pytest.raises(Exception, match="async functions are not supported"):
-        check_handler(Handler("later", later))

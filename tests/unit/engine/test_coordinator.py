@@ -116,7 +116,7 @@ def test_jobs_that_are_held_at_a_reload_run_under_the_new_settings() -> None:
     here.process.start_next()
     assert len(here.engine.leases) == 9
     reload(here, retry={"urgent": 7})
-    assert here.engine.buffers.of("default").retry.urgent == 7
+    assert here.engine.buffers.of_sync.of("default").retry.urgent == 7
     before, after = here.backend.forked
     before.finish()
     before.die(exit_code=0)

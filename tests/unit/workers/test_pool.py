@@ -15,7 +15,8 @@ from supervisor.events import Bus, JobStarted, WorkerExited, WorkerLogged, Worke
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.workers.blame import CANCELLED, LEASE_LOST, SHUTDOWN, timed_out
 from supervisor.workers.interface import ExitReport, OutputLines, Reply, WorkerRecord
-from supervisor.workers.pool import HOOK_SECONDS, REFORK_DELAYS, REPLACE_INTERVAL, Pool
+from supervisor.workers.pool import HOOK_SECONDS, REPLACE_INTERVAL, Pool
+from supervisor.workers.reforks import REFORK_DELAYS
 from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
 from supervisor.workers.run_times import FRAME_JOBS
 from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, Limits, State, WorkerSlot
