@@ -46,8 +46,12 @@ def user_shown(uid: int) -> str:
 
 
 def not_writable(paths: Sequence[Path]) -> str:
-    """Return why this process may not read and write files or folders, and what to do; the message names the first."""
+    """Return why this process may not read and write files or folders, and what to do; the message names the first, or the folder in
+    which that does not exist yet."""
     path = paths[0]
+    if not os.path.lexists(path):
+        path = path.parent
+        paths = [path]
     try:
         status, disk = path.stat(), os.statvfs(path)
     except OSError as error:

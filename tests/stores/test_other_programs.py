@@ -241,7 +241,7 @@ def test_a_job_in_flight_without_a_lease_is_refused(factory, store, columns):
 def test_a_job_that_was_put_in_flight_without_a_lease_is_recovered(factory, store):
     (id,) = put(store)
     factory.sql("update {s}.jobs set state = 2")
-    assert store.repair() == "the counts of jobs in default and 1 jobs in flight without a lease"
+    assert store.repair() == "the counts of jobs in default and 1 job in flight without a lease"
     (expired,) = store.expired_leases(10)
     assert expired.lease.id == id
     assert store.recover([release(expired.lease)._replace(seen=expired.deadline)]) == []
