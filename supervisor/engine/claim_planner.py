@@ -108,8 +108,16 @@ class ClaimPlanner:
         return max(0, self._sync_room(0)) + max(0, self._async_room()) - wanted
 
     def _async_room(self) -> int:
-        """Return how many jobs the async workers can take besides the buffered ones."""
-        return self._pool.async_workers.room() - len(self._buffers.of_async)
+        """Return how many jobs the async workers can take besides the buffered ones: 100 ms of work ahead for each of their slots, if
+        the jobs are that short, else one for each slot that is free."""
+        workers = self._pool.async_workers
+        free, mean = workers.room() - len(self._buffers.of_async), workers.times.mean
+        if mean is None or mean >= BUFFERED_SECONDS or self._large:
+            return free
+        per_slot = min(self._limits.buffered_per_worker, BUFFERED_SECONDS / max(mean, 1e-6))
+        target = min(BUFFERED_JOBS, int(per_slot * len(workers.slots)))
+        ahead = min(target - len(self._buffers.of_async), self._limits.claimed_at_once)
+        return max(ahead if ahead >= target // 2 else 0, free)
 
     def _limits_of_queues(self) -> tuple[dict[str, int], int]:
         """Return the limits of queues that had jobs of one kind only, or of both, and the limit of all others. A queue with jobs of

@@ -335,12 +335,13 @@ class JobBuffers:
 
     def reconfigure(self) -> None:
         """Go on under the settings and handlers in force now."""
-        self.sync_queues.clear()
-        self.async_queues.clear()
-        jobs = self.take_all()
         for buffers in self._both:
             buffers.reconfigure()
-        self.add(jobs)
+        if self._config.async_handlers or self.async_queues:  # a handler may be of the other kind now
+            jobs = self.take_all()
+            self.sync_queues.clear()
+            self.async_queues.clear()
+            self.add(jobs)
 
     def jobs(self) -> list[Lease]:
         return [*self.suspects, *(lease for buffers in self._both for lease in buffers.jobs())]

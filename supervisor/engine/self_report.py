@@ -104,7 +104,10 @@ class SelfReport:
             ready, count = self._pool.ready_count(), self._pool.count
             message = f"workers fail as soon as they start ({ready} of {count} run); the last one {self._last_exit}"
             found.append(Problem("workers", message, "remove the cause; they are started again after a delay"))
-        for slot in self._pool.slots:
+        if self._pool.async_workers.reforks.failing:
+            message = f"async workers fail as soon as they start; the last one {self._last_exit}"
+            found.append(Problem("workers", message, "remove the cause; they are started again after a delay"))
+        for slot in {slot.number: slot for slot in self._pool.slots}.values():  # one for each process
             if self._is_slow_to_start(slot):
                 message = f"worker {slot.number} (pid {slot.process.pid}) {self._not_ready(slot)}"
                 found.append(Problem("worker_start", message, _unstick(slot)))
@@ -115,7 +118,7 @@ class SelfReport:
         where = where_it_hangs(slot.process.doing)
         message = f"is not ready after {STARTING_SECONDS:.0f}s and takes no jobs: {where}"
         if slot.number not in self._slow:
-            self._slow = {number for number in self._slow if number in self._pool.workers} | {slot.number}
+            self._slow = self._slow & {each.number for each in self._pool.slots} | {slot.number}
             slot.warn(f"{message}; {_unstick(slot)}")
         return message
 

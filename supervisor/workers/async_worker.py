@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from supervisor.jobs import Lease
@@ -109,6 +110,7 @@ class AsyncWorker:
         self._culprit: WorkerTask | None = None
         self._killed = False
         self._ended = False
+        self._emitter: WorkerTask  # the task whose slot emits the event of the exit
         self.process = backend.fork(number, self, concurrency)
 
     def fork(self, number: int, listener: Any, concurrency: int = 0) -> WorkerTask:
@@ -221,6 +223,10 @@ class AsyncWorker:
     def ended(self, report: ExitReport) -> None:
         """Blame the job for which the process was killed, or the only one that ran; the others lose no retry."""
         self.leaving = True
+        if self._ended:  # it was stuck in the kernel, and has exited
+            self._emitter.listener.ended(report)
+            return
+        self._ended = True
         for task in self._tasks:
             task.listener.reclaim()
         busy = [task for task in self._tasks if task.lease is not None]
@@ -228,10 +234,10 @@ class AsyncWorker:
         for task in busy:
             if task is not self._culprit and not alone and task.listener.kill_reason is None:
                 task.listener.kill_reason = BESIDE if self._killed else SUSPECT
-        emitter = self._culprit or (busy or self._tasks)[0]
+        self._emitter = self._culprit or (busy or self._tasks)[0]
         for task in list(self._tasks):
-            if task is not emitter:
-                task.listener.stop_emitting_exit()
             task.ended()
-            task.listener.ended(report)
-        self._ended = report.stuck is None
+            if task is not self._emitter:
+                task.listener.stop_emitting_exit()
+                task.listener.ended(replace(report, stuck=None, survivors=()))
+        self._emitter.listener.ended(report)

@@ -42,7 +42,7 @@ class AsyncWorkers:
         self._backend: WorkerBackend | None = None
         self._listener: PoolListener | None = None
         self._workers: list[AsyncWorker] = []
-        self._reforks = ReforkDelays(timer, self.fill)
+        self.reforks = ReforkDelays(timer, self.fill)
 
     def open(self, backend: WorkerBackend, listener: PoolListener) -> None:
         self._backend, self._listener = backend, listener
@@ -51,7 +51,7 @@ class AsyncWorkers:
     def renew(self, backend: WorkerBackend) -> None:
         """Replace every worker of another backend, at once; the old ones exit after the jobs that they run."""
         self._backend = backend
-        self._reforks.cancel()
+        self.reforks.cancel()
         for worker in self._workers:
             if worker.backend is not backend:
                 self._retire(worker)
@@ -61,13 +61,13 @@ class AsyncWorkers:
         if self.stopping or self._backend is None:
             return
         present = [worker for worker in self._workers if not worker.leaving]
-        for _ in range(self.options.workers - len(present) - self._reforks.waiting):
+        for _ in range(self.options.workers - len(present) - self.reforks.waiting):
             try:
                 self._fork(self._backend, self.options.concurrency)
             except OSError as error:
                 how = ExitReport(0, start_error=f"its channels can't be opened: {reason(error)}").how
                 self._bus.emit(WorkerExited(0, 0, "crash", how, None))
-                self._reforks.add()
+                self.reforks.add()
         for worker in present[self.options.workers :]:
             self._retire(worker)
 
@@ -116,7 +116,7 @@ class AsyncWorkers:
     # events of the slots (SlotOwner)
 
     def slot_ready(self, slot: WorkerSlot) -> None:
-        self._reforks.started(slot)
+        self.reforks.started(slot)
         assert isinstance(slot, TaskSlot)
         if slot.sole is not None and slot.state is State.READY:
             slot.send([slot.sole])
@@ -127,15 +127,17 @@ class AsyncWorkers:
 
     def slot_ended(self, slot: WorkerSlot, *, with_job: bool) -> None:
         assert isinstance(slot, TaskSlot)
+        if slot not in self.slots:  # it was stuck in the kernel
+            return
         self.slots.remove(slot)
         if slot.sole is not None and self._listener is not None:
             self._timer.call_later(RETRY_SECONDS, self._listener.jobs_reclaimed, [slot.sole])
         if self._slots_of(slot.worker):
             return
         self._workers.remove(slot.worker)
-        if not with_job and self._reforks.was_useless(slot):
+        if not with_job and self.reforks.was_useless(slot):
             if not self.stopping and slot.backend is self._backend:
-                self._reforks.add()
+                self.reforks.add()
         else:
             self.fill()
 

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from supervisor.jobs import Job
+from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.manager import PluginManager
 from supervisor.text import strict_json as payloads
 from supervisor.workers import wire_protocol as wire
@@ -44,6 +45,7 @@ class AsyncJobRunner:
         self._result_limit = hello.result_limit
         self._ends = ends
         self._lines = wire.Lines()
+        self._pid = os.getpid()
         self._permitted: set[int] = set()  # frames whose permit was taken before they have come
         self._waiting: dict[int, list[Any]] = {}  # jobs whose permit was not taken yet, by frame
         self._running: dict[int, asyncio.Task[None]] = {}
@@ -180,7 +182,9 @@ class AsyncJobRunner:
         try:
             result = await self._run_function(job, handler.function)
             took = _microseconds_since(start)
+            self._end_if_copy(None)
         except BaseException as error:
+            self._end_if_copy(error)
             return wire.encode_failure(
                 job_id, _microseconds_since(start), *error_report.report(error, handler, globals())
             )
@@ -189,6 +193,11 @@ class AsyncJobRunner:
         except payloads.NotJSON as error:
             return wire.encode_failure(job_id, took, "failed", error_report.bad_result(error))
         return orjson.dumps([job_id, took, text]) + b"\n"
+
+    def _end_if_copy(self, error: BaseException | None) -> None:
+        """End this process if it is a copy that the job forked, which has returned from the handler too."""
+        if os.getpid() != self._pid:
+            end_copy(error and error_report.without_worker_frames(error, globals()))
 
 
 def _microseconds_since(start: int) -> int:

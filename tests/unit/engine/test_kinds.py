@@ -39,7 +39,7 @@ def buffers(config: CurrentConfig) -> JobBuffers:
 def planner(config: CurrentConfig, buffers: JobBuffers, *, idle: int, tasks: int) -> ClaimPlanner:
     pool: Any = SimpleNamespace(
         idle_count=lambda: idle, ready_count=lambda: idle, times=RunTimes(), count=2,
-        async_workers=SimpleNamespace(room=lambda: tasks),
+        async_workers=SimpleNamespace(room=lambda: tasks, times=RunTimes(), slots=range(20)),
     )  # fmt: skip
     dispatcher: Any = SimpleNamespace(stands_still=lambda seconds: False, with_retries=dict)
     return ClaimPlanner(pool, SimpleNamespace(bytes=0), buffers, dispatcher, config, DEFAULT_LIMITS)  # type: ignore[arg-type]
