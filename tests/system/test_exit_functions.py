@@ -111,15 +111,18 @@ def test_programs_of_an_import_are_there_until_its_exit_functions_have_run(comma
 
 
 @pytest.mark.parametrize(
-    "exits",
+    ("exits", "named"),
     [
-        "atexit.register(flush)",
-        "threading.Thread(target=flush).start()",
-        "from concurrent.futures import ThreadPoolExecutor as Pool; Pool().submit(flush)",
-        "import signal; atexit.register(signal.sigwait, {signal.SIGUSR1}); threading.Thread(target=flush).start()",
+        ("atexit.register(flush)", "plugin.py:3, flush"),
+        ("threading.Thread(target=flush).start()", "plugin.py:2, flush (thread Thread-1 (flush))"),
+        ("from concurrent.futures import ThreadPoolExecutor as Pool; Pool(1, 'mine').submit(flush)", "(thread mine_0)"),
+        (
+            "import signal; atexit.register(signal.sigwait, {signal.SIGUSR1}); threading.Thread(target=flush).start()",
+            "plugin.py:2, flush (thread Thread-1 (flush))",
+        ),
     ],
 )
-def test_an_exit_function_that_does_not_end_is_cut_off_and_named(tmp_path: Path, exits: str) -> None:
+def test_an_exit_function_that_does_not_end_is_cut_off_and_named(tmp_path: Path, exits: str, named: str) -> None:
     program = tmp_path / "plugin.py"
     program.write_text(f"import atexit, threading, time\ndef flush():\n    time.sleep(3600)\n{exits}\n")
     end = (
@@ -132,7 +135,7 @@ def test_an_exit_function_that_does_not_end_is_cut_off_and_named(tmp_path: Path,
     )  # fmt: skip
     assert ended.returncode == 3
     assert "have not ended 0.1s after all other work" in ended.stderr
-    assert f"{program}:3, flush" in ended.stderr
+    assert named in ended.stderr
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
@@ -165,5 +168,5 @@ def test_what_is_cut_off_is_a_warning_with_the_file_and_function_and_no_job(comm
         ("warning", False, False),
     ]
     file = command.folder / "plugins" / "p.py"
-    assert f"{file}:12, watch (thread watcher)" in lines[0]["message"]
+    assert f"{file}:11, watch (thread watcher)" in lines[0]["message"]
     assert f"{file}:9, flush" in lines[1]["message"]

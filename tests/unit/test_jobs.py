@@ -9,7 +9,7 @@ import pytest
 from supervisor import jobs
 
 
-@pytest.mark.parametrize(("prefix", "kind", "number"), [("LEASE_", jobs.Lease, 11), ("OUTCOME_", jobs.Outcome, 5)])
+@pytest.mark.parametrize(("prefix", "kind", "number"), [("LEASE_", jobs.Lease, 12), ("OUTCOME_", jobs.Outcome, 6)])
 def test_each_index_is_that_of_the_field_it_names(prefix: str, kind: Any, number: int) -> None:
     indexes = {name.removeprefix(prefix): index for name, index in vars(jobs).items() if name.startswith(prefix)}
     assert len(indexes) == number

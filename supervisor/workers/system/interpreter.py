@@ -13,7 +13,7 @@ from os import write
 from pathlib import Path
 from select import PIPE_BUF, POLLOUT, poll
 from time import sleep
-from types import FrameType
+from types import CodeType, FrameType
 from typing import NoReturn
 
 STDERR = 2
@@ -74,17 +74,18 @@ def end_after(seconds: float, status: int, report: Callable[[str], None] = write
 
 def _code_of_plugins(main: int, frame: FrameType | None) -> str:
     """Return where the exit function of a plugin is that the main thread runs, or else the threads that it waits for."""
-    frames = sys._current_frames()
-    frame = frames.get(main) if frame is None else frame
     if (where := _outermost(frame, _is_of_plugin)) is not None:
         return where
     active: dict[int, threading.Thread] = {**threading._active}  # type: ignore[attr-defined]  # `enumerate` may wait
-    waited = [active[each] for each in frames.keys() & active.keys() if each != main and not active[each].daemon]
-    where_threads = [
-        f"{_outermost(frames[each.ident or 0], _is_of_plugin) or 'the standard library'} (thread {each.name})"
-        for each in waited[:MAX_THREADS]
-    ]
+    waited = [thread for ident, thread in active.items() if ident != main and not thread.daemon]
+    where_threads = [f"{_target(thread)} (thread {thread.name})" for thread in waited[:MAX_THREADS]]
     return " and ".join(where_threads) or _outermost(frame, lambda file: not file.startswith(_OURS)) or "code in C"
+
+
+def _target(thread: threading.Thread) -> str:
+    """Return the function that the thread was started with. Its frames may not be read: it runs."""
+    code = getattr(getattr(thread, "_target", None) or type(thread).run, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}, {code.co_name}" if isinstance(code, CodeType) else "code in C"
 
 
 def _outermost(frame: FrameType | None, is_wanted: Callable[[str], bool]) -> str | None:

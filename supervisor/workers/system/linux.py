@@ -15,6 +15,8 @@ from select import POLLHUP, poll
 from supervisor.config.control_groups import control_groups
 
 STACK_SIGNAL = signal.SIGRTMAX - 3
+LOOP_SIGNAL = signal.SIGRTMAX - 4
+"""For the main thread of an async worker, when its event loop is blocked."""
 
 _PR_SET_CHILD_SUBREAPER = 36
 _OOM_SCORE = b"500"
