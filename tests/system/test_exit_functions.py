@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,7 +52,11 @@ PLUGIN = """
 def test_exit_functions_run_once_in_the_process_that_registered_them(command: Command, start: str) -> None:
     command.write(config=f"workers: {{count: 2, start: {start}}}\n", plugins={"p.py": PLUGIN})
     id = command.enqueue("leave")
-    run = command.run("--drain")
+    run = command.run()
+    for number in (1, 2):  # one that has not started is killed at the end
+        run.logged(f"worker {number} (pid")
+    command.until(id, "succeeded")
+    run.signal(signal.SIGTERM)
     assert run.wait() == 0
     notes = [tuple(line.split()) for line in (command.folder / "notes").read_text().splitlines()]
     registered = [(what[9:], pid) for what, pid in notes if what.startswith("register:")]
