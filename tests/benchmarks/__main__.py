@@ -34,6 +34,7 @@ ROWS = (
     "footprint",
     "mixed",
     "fairness",
+    "async_jobs",
     "postgres",
 )
 # Contenders that are no job queues, and so are not in the catalogue.

@@ -30,6 +30,15 @@ def sleep(payload: Payload) -> None:
     time.sleep(payload["seconds"])
 
 
+async def nap(payload: Payload) -> None:
+    """Sleep for `seconds` without a thread, then stamp if there is a file `to`."""
+    import asyncio  # the workers of other rows do without
+
+    await asyncio.sleep(payload["seconds"])
+    if "to" in payload:
+        stamp(payload)
+
+
 def hang(payload: Payload) -> None:
     """Stamp, and hang for an hour in the way of `kind`: loop, sleep, regex, c_call (holds the GIL), ignore_signals, or program (waits
     for one that ignores TERM)."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
-Task = Literal["noop", "stamp", "sleep", "hang", "die", "flaky"]
+Task = Literal["noop", "stamp", "sleep", "hang", "die", "flaky", "nap"]
 Payload = Mapping[str, Any]
 
 
@@ -18,7 +18,7 @@ class Settings:
 
     timeout: seconds of one attempt, None for the peer's default. late: acknowledge after the job, not before (Celery).
     prefetch: number of jobs that a worker reserves, None for the peer's default. synchronous: of our SQLite store.
-    retries: number of retries of a failed job.
+    retries: number of retries of a failed job. concurrency: jobs that a worker process runs at once, 0 if it runs one.
     """
 
     workers: int = 2
@@ -27,6 +27,7 @@ class Settings:
     prefetch: int | None = None
     synchronous: Literal["full", "normal"] = "full"
     retries: int = 0
+    concurrency: int = 0
 
 
 @dataclass(frozen=True)

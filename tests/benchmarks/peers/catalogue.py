@@ -41,6 +41,19 @@ def _celery(deployment: Deployment) -> Sequence[Sequence[str]]:
     ]
 
 
+def _celery_threads(deployment: Deployment) -> Sequence[Sequence[str]]:
+    celery, concurrency = f"{_CODE}.celery", deployment.settings.concurrency
+    return [_python("celery", "-A", celery, "-q", "worker", "-P", "threads", "-c", concurrency, "-l", "WARNING")]
+
+
+def _saq(deployment: Deployment) -> Sequence[Sequence[str]]:
+    return [_python(f"{_CODE}.saq")]
+
+
+def _one_pgqueuer(deployment: Deployment) -> Sequence[Sequence[str]]:
+    return [_python(f"{_CODE}.pgqueuer")]
+
+
 def _dramatiq(deployment: Deployment) -> Sequence[Sequence[str]]:
     return [_python("dramatiq", f"{_CODE}.dramatiq", "-p", deployment.settings.workers, "-t", 1)]
 
@@ -143,3 +156,19 @@ PEBBLE = Peer(
 )
 
 PEERS = (HUEY_SQLITE, HUEY_REDIS, CELERY, DRAMATIQ, RQ, PROCRASTINATE, PGQUEUER)
+SAQ = Peer(
+    "saq",
+    "SAQ",
+    "saq",
+    ("saq", "redis"),
+    "redis",
+    2000,
+    "loses a job with its worker, unless its retries are set",
+    _saq,
+)
+ASYNC_PEERS = (
+    replace(CELERY, name="celery-threads", title="Celery with threads", commands=_celery_threads),
+    SAQ,
+    replace(next(peer for peer in PEERS if peer.name == "pgqueuer"), commands=_one_pgqueuer),
+)
+"""Those that run many jobs at once in one process."""

@@ -27,6 +27,13 @@ for each in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die):
     app.task(name=each.__name__)(each)
 
 
+@app.task(name="nap")
+def nap(payload: Payload) -> None:
+    tasks.sleep({"seconds": payload["seconds"]})
+    if "to" in payload:
+        tasks.stamp(payload)
+
+
 @app.task(name="flaky", bind=True, max_retries=deployment.settings.retries)
 def flaky(self: Any, payload: Payload) -> None:
     try:

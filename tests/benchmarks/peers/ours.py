@@ -72,6 +72,16 @@ def supervisor_events(events):
     pass
 """
 
+ASYNC_PLUGIN = """
+from supervisor import handler
+from tests.benchmarks import tasks
+
+
+@handler
+async def nap(job):
+    await tasks.nap(job.payload)
+"""
+
 
 def write(deployment: Deployment, workers: int | None = None) -> None:
     """Write the config and the plugin. Each supervisor has `workers` worker processes, by default all of the deployment."""
@@ -80,9 +90,11 @@ def write(deployment: Deployment, workers: int | None = None) -> None:
     folder = Path(deployment.folder)
     (folder / "plugins").mkdir(exist_ok=True)
     (folder / "plugins" / "bench.py").write_text(PLUGIN)
+    if settings.concurrency:
+        (folder / "plugins" / "async_bench.py").write_text(ASYNC_PLUGIN)
     config(deployment).write_text(
         f"store: {json.dumps(_store(deployment))}\n"
-        f"workers: {{count: {workers or settings.workers}{timeout}}}\n"
+        f"workers: {{count: {workers or settings.workers}{timeout}, async: {{concurrency: {settings.concurrency or 100}}}}}\n"
         f"retry: {{max_retries: {settings.retries}}}\n"
         "log: {level: warning}\n"
     )

@@ -28,6 +28,7 @@ async def serve() -> AsyncIterator[PgQueuer]:
         queue = PgQueuer(AsyncpgDriver(connection))
         for task in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die):
             queue.entrypoint(task.__name__)(_entrypoint(task))
+        queue.entrypoint("nap")(_nap)
         yield queue
     finally:
         await connection.close()
@@ -38,6 +39,10 @@ def _entrypoint(task: Callable[[Payload], None]) -> Callable[[Any], Any]:
         task(json.loads(job.payload))
 
     return run
+
+
+async def _nap(job: Any) -> None:
+    await tasks.nap(json.loads(job.payload))
 
 
 class Jobs:
