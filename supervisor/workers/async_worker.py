@@ -7,13 +7,23 @@ orders of the slots to the process.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
-from supervisor.jobs import Lease
+from supervisor.jobs import Lease, Outcome
 from supervisor.workers.blame import BESIDE, SUSPECT, KillReason, broken_channel, not_ready
-from supervisor.workers.interface import AsyncJobs, ExitReport, Reply, Timer, WorkerBackend, WorkerListener, Written
+from supervisor.workers.interface import (
+    AsyncJobs,
+    ExitReport,
+    PoolListener,
+    Reply,
+    Timer,
+    WorkerBackend,
+    WorkerListener,
+    Written,
+)
 
 
 class TaskListener(WorkerListener, Protocol):
@@ -92,12 +102,46 @@ class WorkerTask:
         return lease
 
 
+class GatheredOutcomes:
+    """The listener of the slots. What it gets while outcomes are gathered is passed on together: a change of each of a hundred slots
+    would cost a look at all of them."""
+
+    def __init__(self, listener: PoolListener) -> None:
+        self.jobs_reclaimed = listener.jobs_reclaimed
+        self.plugins_reported = listener.plugins_reported
+        self._listener = listener
+        self._outcomes: list[Outcome] | None = None
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        self._outcomes = []
+        try:
+            yield
+        finally:
+            outcomes, self._outcomes = self._outcomes, None
+            if outcomes:
+                self._listener.jobs_ended(outcomes)
+            self._listener.workers_changed()
+
+    def jobs_ended(self, outcomes: list[Outcome]) -> None:
+        if self._outcomes is None:
+            self._listener.jobs_ended(outcomes)
+        else:
+            self._outcomes += outcomes
+
+    def workers_changed(self) -> None:
+        if self._outcomes is None:
+            self._listener.workers_changed()
+
+
 class AsyncWorker:
     """The listener of an async worker's process. `cancel_grace` is seconds."""
 
     def __init__(
-        self, backend: WorkerBackend, number: int, concurrency: int, cancel_grace: float, timer: Timer
-    ) -> None:
+        self, backend: WorkerBackend, number: int, concurrency: int, cancel_grace: float, timer: Timer,
+        outcomes: GatheredOutcomes,
+    ) -> None:  # fmt: skip
+        self._outcomes = outcomes
         self.number = number
         self.backend = backend
         self.done = 0
@@ -181,6 +225,10 @@ class AsyncWorker:
             task.listener.ready()
 
     def replied(self, replies: Sequence[Reply]) -> None:
+        with self._outcomes.gathered():
+            self._pass_on(replies)
+
+    def _pass_on(self, replies: Sequence[Reply]) -> None:
         for reply in replies:
             task = self._of_jobs.get(reply.job_id)
             if task is None or task.lease is None or task.lease.id != reply.job_id:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from supervisor.events import Bus, Event, WorkerExited, WorkerStarted
 from supervisor.jobs import Lease
 from supervisor.text.os_errors import reason
-from supervisor.workers.async_worker import AsyncWorker
+from supervisor.workers.async_worker import AsyncWorker, GatheredOutcomes
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
 from supervisor.workers.reforks import ReforkDelays
 from supervisor.workers.run_times import RunTimes
@@ -88,9 +88,12 @@ class AsyncWorkers:
     def _fork(self, backend: WorkerBackend, concurrency: int) -> TaskSlot:
         """Fork a worker, and return its first slot. Raises OSError if there are no channels."""
         assert self._listener is not None
-        worker = AsyncWorker(backend, next(self._numbers), concurrency, self.options.cancel_grace, self._timer)
+        outcomes = GatheredOutcomes(self._listener)
+        worker = AsyncWorker(
+            backend, next(self._numbers), concurrency, self.options.cancel_grace, self._timer, outcomes
+        )
         self._workers.append(worker)
-        context = SlotContext(self, self._listener, self._bus, self.times, self._timer.time)
+        context = SlotContext(self, outcomes, self._bus, self.times, self._timer.time)
         quiet = context._replace(bus=_OneWorker(self._bus))  # one worker starts, not one for each slot
         first = TaskSlot(worker, context)
         self.slots.update((first, *(TaskSlot(worker, quiet) for _ in range(concurrency - 1))))
