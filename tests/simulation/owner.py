@@ -216,12 +216,12 @@ class Owner:
         if not engine.leases.checked_since_gap or engine.committer.overfull or engine.watchdog.late():
             return
         idle = [worker.number for worker in self.pool.slots_with_room() if not worker.sent]
-        fresh = any(buffer.fresh for buffer in engine.buffers.by_queue.values())
+        fresh = any(buffer.fresh for buffer in engine.buffers.of_sync.by_queue.values())
         holds(not idle or not fresh, "jobs are buffered beside idle workers:", self, idle)
 
     def check_leases(self) -> None:
         """Each lease is of a job in a queue buffer, of a job at a worker, or of an outcome that is not settled yet."""
-        held = [lease for buffer in self.engine.buffers.by_queue.values() for lease in buffer.jobs()]
+        held = self.engine.buffers.jobs()
         holds(len(held) == len(self.engine.buffers), "the buffers count", len(self.engine.buffers), "hold", len(held))
         sent = [lease for worker in self.pool.workers.values() for lease in worker.sent]
         keys = [(lease.id, lease.token) for lease in [*held, *sent]]

@@ -27,7 +27,7 @@ class Turns:
 
     def dispatched(self, owner: Owner, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            buffer = owner.engine.buffers.by_queue.get(lease.queue)
+            buffer = owner.engine.buffers.of_sync.by_queue.get(lease.queue)
             if buffer is not None:
                 self._dispatched(owner, lease, buffer)
 
