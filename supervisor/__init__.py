@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from supervisor.client import Client
     from supervisor.client.async_client import AsyncClient
     from supervisor.errors import JobFailed, JobNotFound, StoreError, StoreUnavailable, StoreUnsure
-    from supervisor.handlers import Handler, InvalidPayload, Reject, Retry, handler
+    from supervisor.handlers import Handler, InvalidPayload, JobCancelled, JobTimeout, Reject, Retry, handler
     from supervisor.hooks import Sink, hookimpl
     from supervisor.jobs import Job, NewJob
 
@@ -21,8 +21,10 @@ __all__ = [
     "Handler",
     "InvalidPayload",
     "Job",
+    "JobCancelled",
     "JobFailed",
     "JobNotFound",
+    "JobTimeout",
     "NewJob",
     "Reject",
     "Retry",
@@ -38,7 +40,7 @@ _MODULES = {
     "client": ("Client",),
     "client.async_client": ("AsyncClient",),
     "errors": ("JobFailed", "JobNotFound", "StoreError", "StoreUnavailable", "StoreUnsure"),
-    "handlers": ("Handler", "InvalidPayload", "Reject", "Retry", "handler"),
+    "handlers": ("Handler", "InvalidPayload", "JobCancelled", "JobTimeout", "Reject", "Retry", "handler"),
     "hooks": ("Sink", "hookimpl"),
     "jobs": ("Job", "NewJob"),
 }

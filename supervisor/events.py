@@ -215,7 +215,7 @@ class JobsReleased(NamedTuple):
 
 
 class JobCancelled(NamedTuple):
-    """A job was cancelled while it ran here: its worker has been killed."""
+    """A job was cancelled while it ran here: its worker has been killed, or will be after the grace of its handler."""
 
     lease: Lease
     pid: int

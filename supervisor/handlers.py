@@ -29,6 +29,14 @@ class Reject(Exception):
     """Raised by a handler if no attempt can succeed: the job becomes a dead letter at once, whatever retries are left."""
 
 
+class JobTimeout(BaseException):
+    """Raised in a handler that still runs after its `soft_timeout`, so that it can tidy up. `except Exception` does not catch it."""
+
+
+class JobCancelled(BaseException):
+    """Raised in a handler when its job is cancelled, if it has a `cancel_grace`. `except Exception` does not catch it."""
+
+
 class InvalidPayload(Reject):
     """The payload does not fit the parameters of the handler. The message names each field and what was expected."""
 
@@ -37,7 +45,7 @@ class InvalidPayload(Reject):
 class Handler:
     """A function that runs jobs, and its options as written; None leaves an option to the configuration.
 
-    Durations are seconds or text such as "30s"; `timeout` and `heartbeat_timeout` may be "none". `backoff` is a mapping with
+    Durations are seconds or text such as "30s"; those that may be no limit may be "none". `backoff` is a mapping with
     the keys of `retry.backoff`. A job that raises one of the exceptions in `never_retry` becomes a dead letter at once. `queue`
     and `priority` are those of jobs that are enqueued by the function.
     """
@@ -49,6 +57,8 @@ class Handler:
     backoff: dict[str, Any] | None = None
     heartbeat: float | str | None = None
     heartbeat_timeout: float | str | None = None
+    soft_timeout: float | str | None = None
+    cancel_grace: float | str | None = None
     never_retry: tuple[type[BaseException], ...] = ()
     queue: str | None = None
     priority: int | None = None
@@ -83,6 +93,8 @@ def handler(
     backoff: dict[str, Any] | None = None,
     heartbeat: float | str | None = None,
     heartbeat_timeout: float | str | None = None,
+    soft_timeout: float | str | None = None,
+    cancel_grace: float | str | None = None,
     never_retry: tuple[type[BaseException], ...] | type[BaseException] = (),
     queue: str | None = None,
     priority: int | None = None,

@@ -83,7 +83,10 @@ class Policy(NamedTuple):
 class Job:
     """The argument of a handler. `id` is the same at every attempt: use it as the idempotency key."""
 
-    __slots__ = ("attempt", "handler", "headers", "id", "payload", "priority", "queue")
+    __slots__ = ("_cancelled", "attempt", "handler", "headers", "id", "payload", "priority", "queue")
+
+    _cancelled: bool
+    """Set only once the job is cancelled."""
 
     def __init__(
         self,
@@ -102,6 +105,11 @@ class Job:
         self.queue = queue
         self.headers: Mapping[str, Any] = headers if headers is not None else {}
         self.priority = priority
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the job was cancelled while it runs. Its worker is killed after the handler's `cancel_grace`."""
+        return getattr(self, "_cancelled", False)
 
     def __repr__(self) -> str:
         return f"Job(id={self.id}, handler={self.handler!r}, attempt={self.attempt}, queue={self.queue!r})"

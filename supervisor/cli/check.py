@@ -16,7 +16,7 @@ from supervisor.cli.options import config_option
 from supervisor.cli.plugin_scan import load_hooks, location, scan
 from supervisor.cli.render import print_block
 from supervisor.cli.store_access import is_absent, private_files, use_store
-from supervisor.config.contradictions import heartbeat_problems, url_problem
+from supervisor.config.contradictions import handler_problems, url_problem
 from supervisor.config.diagnostics import is_spoiled
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.misspelt import doubtful_queues, unknown_handlers
@@ -141,7 +141,7 @@ def _check_plugins(settings: Settings, reports: list[SourceReport], mistakes: _M
 def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _Mistakes) -> None:
     handlers = [info for report in reports for info in report.handlers]
     for info in handlers:
-        mistakes.add(*(f"{info.file}:{info.line}: {problem}" for problem in heartbeat_problems(settings, info)))
+        mistakes.add(*(f"{info.file}:{info.line}: {problem}" for problem in handler_problems(settings, info)))
     known = {info.name for info in handlers}
     mistakes.add(*unknown_handlers(settings, known))
     for warning in doubtful_queues(settings):

@@ -41,6 +41,11 @@ HEARTBEAT_EXPECTED = {
 }
 """The keys of one handler that may contradict each other, each with the expectation that the message then has."""
 
+SOFT_EXPECTED = {
+    "soft_timeout": "expected less than its timeout",
+    "timeout": "expected more than its soft_timeout",
+}
+
 LEASE_EXPECTED = "expected at most half of lease.ttl"
 
 
@@ -57,7 +62,7 @@ class Contradiction(NamedTuple):
 def add_contradictions(findings: Findings, settings: Settings) -> None:
     """Add the contradictions between keys that have no other problem."""
     wrong = [problem.path for problem in findings.problems]
-    for check in (_store, _heartbeats, _backoffs, _sinks, _sink_files):
+    for check in (_store, _heartbeats, _soft_timeouts, _backoffs, _sinks, _sink_files):
         for found in check(settings):
             if not any(touches(path, wrong) for path in (found.path, *found.involved)):
                 findings.wrong(found.path, found.message, secret=found.secret)
@@ -131,10 +136,28 @@ def _heartbeats(settings: Settings) -> Iterator[Contradiction]:
             yield Contradiction((*own, "heartbeat"), LEASE_EXPECTED, (("lease", "ttl"),))
 
 
-def heartbeat_problems(settings: Settings, info: HandlerInfo) -> list[str]:
-    """Return a line for each contradiction of the handler's heartbeat options that involves its decorator."""
+def _soft_timeouts(settings: Settings) -> Iterator[Contradiction]:
+    workers = settings.workers
+    general: tuple[Keys, Keys] = (("workers", "soft_timeout"), ("workers", "timeout"))
+    if _is_too_late(workers.soft_timeout, workers.timeout):
+        yield Contradiction(general[0], "expected less than workers.timeout", general[1:])
+    for name, handler in settings.handlers.items():
+        own = [key for key in SOFT_EXPECTED if key in handler.written]
+        resolved = settings.handler_settings(name, DEFAULT_QUEUE, {})
+        if own and _is_too_late(resolved.soft_timeout, resolved.timeout):
+            others = [("handlers", name, key) for key in own[1:]]
+            yield Contradiction(("handlers", name, own[0]), SOFT_EXPECTED[own[0]], (*general, *others))
+
+
+def _is_too_late(soft_timeout: float | None, timeout: float | None) -> bool:
+    return soft_timeout is not None and timeout is not None and soft_timeout >= timeout
+
+
+def handler_problems(settings: Settings, info: HandlerInfo) -> list[str]:
+    """Return a line for each contradiction of the handler's options that involves its decorator."""
     ignored = settings.handlers[info.name].written if info.name in settings.handlers else ()
-    decorated = {key: info.options[key] for key in HEARTBEAT_EXPECTED if key in info.options and key not in ignored}
+    kept = {key: value for key, value in info.options.items() if key not in ignored}
+    decorated = {key: kept[key] for key in HEARTBEAT_EXPECTED if key in kept}
     resolved = settings.handler_settings(info.name, DEFAULT_QUEUE, info.options)
     found: list[tuple[str, str]] = []
     if decorated and _is_too_seldom(resolved.heartbeat, resolved.heartbeat_timeout):
@@ -142,7 +165,10 @@ def heartbeat_problems(settings: Settings, info: HandlerInfo) -> list[str]:
         found.append((key, HEARTBEAT_EXPECTED[key]))
     if "heartbeat" in decorated and _is_too_seldom(resolved.heartbeat, settings.lease.ttl):
         found.append(("heartbeat", LEASE_EXPECTED))
-    return [f"handler {info.name!r}: {key}: {expected}, got {decorated[key]}" for key, expected in found]
+    limits = [key for key in SOFT_EXPECTED if key in kept]
+    if limits and _is_too_late(resolved.soft_timeout, resolved.timeout):
+        found.append((limits[0], SOFT_EXPECTED[limits[0]]))
+    return [f"handler {info.name!r}: {key}: {expected}, got {kept[key]}" for key, expected in found]
 
 
 def _is_too_seldom(heartbeat: float | None, limit: float | None) -> bool:

@@ -79,6 +79,8 @@ class WorkerSettings(Section):
     count: int = setting(kind.whole(1, 1000), default_factory=lambda: usable_cpus().number)
     queues: frozenset[str] | None = setting(kind.queue_names, default=None)
     timeout: float | None = setting(kind.limit, default=300.0)
+    soft_timeout: float | None = setting(kind.limit, default=None)
+    cancel_grace: float | None = setting(kind.limit, default=None)
     heartbeat: float = setting(kind.duration, default=1.0)
     heartbeat_timeout: float | None = setting(kind.limit, default=30.0)
     max_jobs: int | None = setting(kind.or_none(kind.whole(1, 1_000_000_000)), default=None)
@@ -136,6 +138,8 @@ class HandlerSettings(Section):
     backoff: BackoffSettings | None = setting(One(BackoffSettings), default=None)
     heartbeat: float | None = setting(kind.duration, default=None)
     heartbeat_timeout: float | None = setting(kind.limit, default=None)
+    soft_timeout: float | None = setting(kind.limit, default=None)
+    cancel_grace: float | None = setting(kind.limit, default=None)
     queue: str | None = setting(kind.optional(kind.queue_name), default=None)
 
 
@@ -256,6 +260,8 @@ class Settings(Section):
             backoff=retry.backoff,
             heartbeat=workers.heartbeat,
             heartbeat_timeout=workers.heartbeat_timeout,
+            soft_timeout=workers.soft_timeout,
+            cancel_grace=workers.cancel_grace,
         )
         decorated = HandlerSettings(**{key: options[key] for key in HandlerSettings.settings if key in options})
         return self.handlers.get(handler, _NOTHING).over(decorated.over(general))

@@ -68,7 +68,7 @@ class Coordinator:
             writer, leases, decider, unknown, bus, now=now, limits=limits, on_settled=self._settled,
             on_relieved=lambda: self.fetcher.pump(),
         )  # fmt: skip
-        keeper = LeaseKeeper(writer, leases, buffers, committer, pool, bus, loop, self.tasks, limits)
+        keeper = LeaseKeeper(writer, leases, buffers, committer, pool, bus, loop, self.tasks, limits, config)
         self.lease_keeper = keeper
         self.recovery = Recovery(writer, decider, bus, ttl=ttl, now=now, limits=limits, on_recovered=self._recovered)
         self.watchdog = watchdog = Watchdog(

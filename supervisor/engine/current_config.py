@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from supervisor.config.contradictions import heartbeat_problems
+from supervisor.config.contradictions import handler_problems
 from supervisor.config.misspelt import name_warnings
 from supervisor.config.settings import Settings
 from supervisor.events import Bus, ConfigWarning, PluginFailed, PluginLoaded, PluginWarning
@@ -48,6 +48,14 @@ class CurrentConfig:
         workers = options.count if self.async_handlers else 0
         return AsyncOptions(workers, options.concurrency, options.cancel_grace)
 
+    def cancel_grace(self, handler: str) -> float | None:
+        """Return the seconds for which a cancelled job of the handler may tidy up; None if its worker is killed at once."""
+        options = self.handlers[handler].options if handler in self.handlers else {}
+        settings, workers = self.settings, self.settings.workers
+        if handler in self.async_handlers:
+            settings = settings.replace(workers=workers.replace(cancel_grace=workers.async_.cancel_grace))
+        return settings.handler_settings(handler, _ANY_OTHER_QUEUE, options).cancel_grace
+
     def newly_broken(self, reports: Sequence[SourceReport]) -> tuple[str, ...]:
         """Return the plugin files that are served now and have an error in `reports`, each as "file:line: error"."""
         served = {report.source for report in self.reports if report.error is None}
@@ -74,6 +82,6 @@ def emit_plugin_events(bus: Bus, reports: Sequence[SourceReport], settings: Sett
         if report.error is None or report.handlers:
             names = tuple(info.name for info in report.handlers)
             bus.emit(PluginLoaded(report.source, names, report.hooks))
-        problems = [problem for info in report.handlers for problem in heartbeat_problems(settings, info)]
+        problems = [problem for info in report.handlers for problem in handler_problems(settings, info)]
         for warning in (*report.warnings, *problems):
             bus.emit(PluginWarning(report.source, warning))

@@ -90,8 +90,8 @@ class Intake:
     def hold(self, leases: Sequence[Lease]) -> None:
         """Hold these leases. Jobs that still run here under an older token must not run twice: their leases are given up."""
         overtaken = self._leases.of_same_jobs(leases)
-        if overtaken:
-            self._lease_keeper.give_up(overtaken, "claim")
+        if overtaken or self._lease_keeper.in_grace:
+            self._lease_keeper.claimed_again(leases, overtaken)
         self._leases.add(leases)
 
     def buffer(self, leases: list[Lease], max_known: int | None, later: Callable[[Sequence[Lease]], None]) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from supervisor.engine.committer import Committer
+from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
@@ -17,6 +18,7 @@ from supervisor.events import Bus, JobCancelled, JobsStale, WorkerExited
 from supervisor.jobs import JobState, Lease
 from supervisor.stores.protocol import Store
 from supervisor.workers.blame import CANCELLED, LEASE_LOST
+from supervisor.workers.cancel import cancel, kill_if_running
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import WorkerSlot
 
@@ -34,8 +36,11 @@ class LeaseKeeper:
     _loop: asyncio.AbstractEventLoop
     _tasks: BackgroundTasks
     _limits: Limits
+    _config: CurrentConfig
     _timer: asyncio.TimerHandle | None = None
     _gaps_to_check: int = 0
+    in_grace: dict[int, tuple[WorkerSlot, Lease]] = field(default_factory=dict)
+    """By job: those that were asked to end and may still run, though their leases are dropped."""
 
     def start(self) -> None:
         self._timer = self._loop.call_later(self._leases.ttl / 3, self._extend_again)
@@ -80,7 +85,13 @@ class LeaseKeeper:
             self._gaps_to_check -= 1
             self._leases.checked_since_gap = not self._gaps_to_check
 
-    def give_up(self, lost: Sequence[Lease], noticed_by: str) -> None:
+    def claimed_again(self, leases: Sequence[Lease], overtaken: Sequence[Lease]) -> None:
+        """Kill the workers that run these jobs under an older token, also in their grace: no job must run twice at once."""
+        for id in self.in_grace.keys() & {lease.id for lease in leases}:
+            kill_if_running(self._pool, *self.in_grace.pop(id))
+        self.give_up(overtaken, "claim", at_once=True)
+
+    def give_up(self, lost: Sequence[Lease], noticed_by: str, *, at_once: bool = False) -> None:
         """Drop leases that are no longer ours: kill the workers that run their jobs, and drop the jobs that wait."""
         if not lost:
             return
@@ -94,7 +105,11 @@ class LeaseKeeper:
             slot.reclaim_blocked()  # the jobs behind it, and it too if it has not started
             slot.process.drain()  # the jobs before it may have ended
             if slot.current is not None and slot.current.id == lease.id:
-                self._pool.kill(slot, LEASE_LOST)
+                grace = None if at_once else self._config.cancel_grace(lease.handler)
+                if grace is not None:
+                    self.in_grace = {id: it for id, it in self.in_grace.items() if it[0].current is it[1]}
+                    self.in_grace[lease.id] = slot, slot.current
+                cancel(self._pool, slot, grace, self._loop)
                 killed[lease.id] = HeldExit(slot, self._bus)
         self._tasks.start(self._report(lost, killed, noticed_by))
 
@@ -111,6 +126,9 @@ class LeaseKeeper:
             timer.cancel()
             _report_exits(killed, cancelled)
         stale = [lease for lease in lost if lease.id not in cancelled]
+        for lease in stale:
+            if lease.id in killed:
+                kill_if_running(self._pool, killed[lease.id].slot, lease)  # another worker may run it now
         if stale:
             self._bus.emit(JobsStale(stale, noticed_by))
         for lease in lost:
@@ -123,6 +141,7 @@ class HeldExit:
 
     def __init__(self, slot: WorkerSlot, bus: Bus) -> None:
         self.pid = slot.process.pid or 0
+        self.slot = slot
         self._bus = bus
         self._event: WorkerExited | None = None
         self._cause: str | None = None

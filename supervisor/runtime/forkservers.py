@@ -68,5 +68,16 @@ class Forkservers:
             plugins=plugins.paths, base=str(settings.base), variables=settings.variables, import_timeout=plugins.import_timeout,
             start=workers.start, heartbeat=workers.heartbeat, heartbeats=heartbeats, result_limit=settings.limits.result,
             owner=self._owner, owner_fd=self.owner_fd, descriptor_limit=self.descriptor_limit,
-            log_level=settings.log.level,
+            log_level=settings.log.level, interruptions=_interruptions(settings),
         )  # fmt: skip
+
+
+def _interruptions(settings: Settings) -> dict[str, dict[str, float | None]]:
+    """Return them as in WorkerOptions."""
+    sections = {"": settings.workers, **settings.handlers}
+    keys = ("soft_timeout", "cancel_grace")
+    return {
+        name: own
+        for name, section in sections.items()
+        if (own := {key: getattr(section, key) for key in keys if key in section.written})
+    }

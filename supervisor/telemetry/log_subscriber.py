@@ -259,7 +259,7 @@ def _jobs_locked(event: events.JobsLocked) -> None:
 
 
 def _job_cancelled(event: events.JobCancelled) -> None:
-    _log_job(event.lease, logging.INFO, "cancelled; worker (pid %d) has to end it", event.pid, pid=event.pid)
+    _log_job(event.lease, logging.INFO, "cancelled; its worker (pid %d) ends the attempt", event.pid, pid=event.pid)
 
 
 def _dead_letters_published(event: events.DeadLettersPublished) -> None:

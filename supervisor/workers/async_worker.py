@@ -45,6 +45,8 @@ class WorkerTask:
         self.frame = 0  # of the worker
         self.retired = False
         self.killing: asyncio.TimerHandle | None = None
+        self.job_cancelled = False
+        self.cancel_grace = worker.cancel_grace
         self._slot_frame = 0
         self._worker = worker
 
@@ -83,7 +85,12 @@ class WorkerTask:
     def kill(self, *, with_stack: bool = False) -> None:
         self._worker.stop(self, with_stack=with_stack)
 
-    def retire(self) -> None:
+    def cancel_job(self, grace: float | None) -> None:
+        """Note that the job was cancelled, and its grace: the kill of the slot, which follows, cancels the task."""
+        self.job_cancelled = self.lease is not None
+        self.cancel_grace = self._worker.cancel_grace if grace is None else grace
+
+    def retire(self, *, cancelled: bool = False) -> None:
         self.retired = True
         self._worker.task_retired(self)
 
@@ -96,6 +103,7 @@ class WorkerTask:
     def ended(self) -> Lease | None:
         """Note that the job has an outcome, and return it."""
         lease, self.lease = self.lease, None
+        self.job_cancelled, self.cancel_grace = False, self._worker.cancel_grace
         if self.killing is not None:
             self.killing.cancel()
             self.killing = None
@@ -146,7 +154,7 @@ class AsyncWorker:
         self.backend = backend
         self.done = 0
         self.leaving = False  # it gets no more jobs
-        self._cancel_grace = cancel_grace
+        self.cancel_grace = cancel_grace
         self._timer = timer
         self._tasks: list[WorkerTask] = []
         self._busy: dict[int, WorkerTask] = {}  # by frame
@@ -193,8 +201,8 @@ class AsyncWorker:
             if not self._busy:
                 self._kill(None, with_stack)
             return
-        self.process.async_jobs.cancel(task.frame)
-        task.killing = self._timer.call_later(self._cancel_grace, self._kill, task, with_stack)
+        self.process.async_jobs.cancel(task.frame, of_job=task.job_cancelled)
+        task.killing = self._timer.call_later(task.cancel_grace, self._kill, task, with_stack)
 
     def _kill(self, culprit: WorkerTask | None, with_stack: bool) -> None:
         self._culprit = culprit

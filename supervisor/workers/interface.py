@@ -17,7 +17,7 @@ from supervisor.plugins.reports import SourceReport
 class Reply(NamedTuple):
     """The outcome of one job, as its worker reports it. `took` is seconds; `result` is JSON text.
 
-    `kind` is "ok", "failed", "rejected", "retry" or "unknown". `error` is None for "ok"; otherwise it has `type`, `message`
+    `kind` is "ok", "failed", "rejected", "retry", "timeout" or "unknown". `error` is None for "ok"; otherwise it has `type`, `message`
     and `traceback`, and may have `after` (seconds), `retryable`, `stderr` and `peak_memory` (bytes).
     """
 
@@ -134,8 +134,9 @@ class WorkerProcess(Protocol):
     def kill(self, *, with_stack: bool = False) -> None:
         """Send SIGKILL to the whole group and tree, after a request for the Python stack if wanted; `ended` follows. Idempotent."""
 
-    def retire(self) -> None:
-        """Let the worker finish its jobs and exit, or drop the order if it was not sent yet; `ended` follows."""
+    def retire(self, *, cancelled: bool = False) -> None:
+        """Let the worker finish its jobs and exit, or drop the order if it was not sent yet; `ended` follows. If its job was
+        `cancelled`, ask that to end."""
 
     def cpu_seconds(self) -> float | None:
         """Return the seconds of CPU time that the process has used; None once it has exited."""
@@ -150,8 +151,8 @@ class AsyncJobs(Protocol):
     def send_job(self, lease: Lease) -> int:
         """Send the job; return the number of its frame."""
 
-    def cancel(self, frame: int) -> None:
-        """Cancel the job of this frame, if it runs."""
+    def cancel(self, frame: int, *, of_job: bool = False) -> None:
+        """Cancel the task of this frame, if it runs; `of_job` if its job was cancelled."""
 
     def untaken_frames(self, sent: Collection[int]) -> set[int]:
         """Return the frames, of those in `sent`, whose permits the worker has not taken."""
@@ -232,7 +233,7 @@ class WorkerOptions:
     seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'. `import_timeout`
     is seconds for one plugin, `result_limit` is bytes. `owner_fd` is a descriptor that workers keep open. `descriptor_limit` is
     their soft limit; by default that of this process. Log records below `log_level` are left out. `payloads` of handlers, in JSON, are
-    checked once the plugins are imported."""
+    checked once the plugins are imported. `interruptions` are as in Hello."""
 
     plugins: Sequence[str]
     import_timeout: float
@@ -247,6 +248,7 @@ class WorkerOptions:
     base: str = "."
     variables: Mapping[str, str] = field(default_factory=dict)
     payloads: Sequence[tuple[str, str]] = ()
+    interruptions: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -369,7 +369,7 @@ def _queues_of_retries(leases: Iterable[Lease]) -> list[str]:
     return [lease[LEASE_QUEUE] for lease in leases if lease[LEASE_RETRIES]]
 
 
-_CAUSES = {"rejected": Cause.REJECTED, "unknown": Cause.UNKNOWN_HANDLER}
+_CAUSES = {"rejected": Cause.REJECTED, "timeout": Cause.TIMEOUT, "unknown": Cause.UNKNOWN_HANDLER}
 
 
 def _successes(leases: Sequence[Lease], times: Sequence[float], results: Sequence[str | None]) -> list[Outcome]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from supervisor.events import WorkerExited
+from supervisor.handlers import JobCancelled
 from supervisor.jobs import Lease
 from supervisor.workers.async_worker import AsyncWorker
 from supervisor.workers.blame import outcome_of_cancelled
@@ -13,7 +14,7 @@ from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot
 
 NO_LIMITS = Limits(None, None)
 """The limits of a worker are checked for all its slots together."""
-CANCELLED_ERROR = "asyncio.exceptions.CancelledError"
+CANCELLED_ERRORS = ("asyncio.exceptions.CancelledError", f"{JobCancelled.__module__}.{JobCancelled.__qualname__}")
 
 
 class TaskSlot(WorkerSlot):
@@ -44,7 +45,7 @@ class TaskSlot(WorkerSlot):
             self.state = State.RETIRING if self.worker.leaving else State.READY
         (reply,) = replies
         error = reply.error
-        if reason is None or error is None or error.get("type") != CANCELLED_ERROR:
+        if reason is None or error is None or error.get("type") not in CANCELLED_ERRORS:
             super().replied(replies)
             return
         lease = self.sent.popleft()

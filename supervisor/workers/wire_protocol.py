@@ -3,7 +3,7 @@
 supervisor → forkserver    Hello, then Fork (with the worker's ends as descriptors), Reap, Stop
 forkserver → supervisor    Importing, then Ready; Forked (with a pidfd), NotForked, Reaped
 supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE; in async
-                           workers each frame has one job, and [CANCEL, frame] cancels it
+                           workers each frame has one job, and [CANCEL, frame] or [JOB_CANCELLED, frame] cancels its task
 worker → supervisor        READY or ["not ready", reason], then one outcome a line: [id, µs, result] or [id, µs, kind, error];
                            before and after these, ["doing", text] names what it begins: a hook, an import
 
@@ -30,10 +30,10 @@ READY = b'["ready"]'
 NOT_READY, DOING = "not ready", "doing"
 MAX_DOING = 500  # characters
 NO_MORE = b"[]"
-CANCEL = "cancel"
+CANCEL, JOB_CANCELLED = "cancel", "job cancelled"
 PERMIT = "=I"
 """The format of a permit of an async worker: the number of the frame."""
-KINDS = frozenset({"failed", "rejected", "retry", "unknown"})
+KINDS = frozenset({"failed", "rejected", "retry", "timeout", "unknown"})
 MAX_MEMORY = 1 << 52  # bytes: no machine can address more
 
 
@@ -44,7 +44,8 @@ class Broken(ValueError):
 class Hello(NamedTuple):
     """The first message to a forkserver. `plugins` are relative to `base`; `skip` names the sources not to import. `heartbeat`
     and the values of `heartbeats` are seconds, `result_limit` is bytes. `token` begins the forkserver's log records. `payloads` are
-    those to be checked, each as [handler, JSON]."""
+    those to be checked, each as [handler, JSON]. `interruptions` are the `soft_timeout` and the `cancel_grace` (seconds or null) by
+    handler, as far as the config has them, and those of all other handlers under ""."""
 
     plugins: Sequence[str]
     base: str
@@ -57,6 +58,7 @@ class Hello(NamedTuple):
     log_level: str
     token: str
     payloads: Sequence[Sequence[str]] = ()
+    interruptions: Mapping[str, Mapping[str, float | None]] = {}
 
 
 class Fork(NamedTuple):
@@ -109,7 +111,7 @@ Message = Hello | Fork | Reap | Stop | Importing | Ready | Forked | NotForked | 
 _INTEGER, _NUMBER, _TEXT, _LIST, _MAPPING = (int,), (int, float), (str,), (list,), (dict,)
 _OPTIONAL_INTEGER = (int, type(None))
 _MESSAGES: Mapping[str, tuple[type[Any], tuple[tuple[type, ...], ...]]] = {
-    "hello": (Hello, (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT, _TEXT, _TEXT, _LIST)),
+    "hello": (Hello, (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT, _TEXT, _TEXT, _LIST, _MAPPING)),
     "fork": (Fork, (_INTEGER, _INTEGER, _TEXT, _INTEGER)),
     "reap": (Reap, (_INTEGER,)),
     "stop": (Stop, ()),
@@ -230,8 +232,8 @@ def encode_frame(frame: int, leases: Sequence[Lease]) -> bytes:
         return encode_frame(frame, [_printable(lease) for lease in leases])
 
 
-def encode_cancel(frame: int) -> bytes:
-    return orjson.dumps([CANCEL, frame]) + b"\n"
+def encode_cancel(frame: int, *, of_job: bool = False) -> bytes:
+    return orjson.dumps([JOB_CANCELLED if of_job else CANCEL, frame]) + b"\n"
 
 
 def encode_permits(frames: Sequence[int]) -> bytes:

@@ -136,6 +136,14 @@ def _charge(plugin: Loaded) -> None:
             plugin.call("charge", {"amount": 5})
 
 
+def _crawl(plugin: Loaded) -> None:
+    assert plugin.call("crawl", {"pages": ["a", "b"]}) == {"complete": True, "done": ["a", "b"]}
+
+
+def _transcode(plugin: Loaded) -> None:
+    assert plugin.call("transcode", {"path": "film"}) == 4
+
+
 def _report(plugin: Loaded) -> None:
     assert plugin.call("monthly-report", {"month": "2030-01"}) == "report of 1/2030"
     assert plugin.manager.handlers["monthly-report"].never_retry == (ValueError,)
@@ -260,6 +268,8 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "guides/handlers.md:plugins/pages.py": _fetch,
     "guides/handlers.md:plugins/payments.py": _charge,
     "guides/handlers.md:plugins/reports.py": _report,
+    "guides/timeouts.md:plugins/crawl.py": _crawl,
+    "guides/timeouts.md:plugins/transcode.py": _transcode,
     "guides/handlers.md:plugins/mail.py": _send_mail,
     "guides/handlers.md:plugins/dice.py": _roll,
     "guides/handlers.md:plugins/orders.py": _place_order,

@@ -74,7 +74,7 @@ class SimulatedWorker(FakeWorker):
             late += USUAL_TIMEOUTS.kill
         self.owner.after(late, self.perish, "signal", "SIGKILL")
 
-    def retire(self) -> None:
+    def retire(self, *, cancelled: bool = False) -> None:
         super().retire()
         self.owner.in_worker(0.0, self.look)
 

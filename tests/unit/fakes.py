@@ -100,7 +100,7 @@ class FakeWorker:
     def kill(self, *, with_stack: bool = False) -> None:
         self.killed.append(with_stack)
 
-    def retire(self) -> None:
+    def retire(self, *, cancelled: bool = False) -> None:
         self.retired = True
 
     def cpu_seconds(self) -> float | None:

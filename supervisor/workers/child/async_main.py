@@ -22,6 +22,7 @@ from supervisor.text import strict_json as payloads
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, WorkerEnds
 from supervisor.workers.child import error_report
+from supervisor.workers.child.async_interruption import AsyncInterrupter
 from supervisor.workers.child.job_context import CURRENT, fresh_contexts
 from supervisor.workers.child.loop_watch import LoopWatch
 from supervisor.workers.child.middleware import async_middleware
@@ -38,7 +39,8 @@ class AsyncJobRunner:
     """Runs jobs until the supervisor sends no more and the last one has ended."""
 
     def __init__(self, hello: wire.Hello, ends: WorkerEnds, output: TaskOutput, plugins: PluginManager) -> None:
-        self._handlers = plugins.handlers
+        self._interrupter = AsyncInterrupter(plugins.handlers, hello.interruptions)
+        self._handlers = self._interrupter.handlers
         self._run_function = async_middleware(plugins.wrappers("supervisor_run"))
         self._output = output
         self._jobs: dict[asyncio.Task[None] | None, Job] = {}
@@ -82,8 +84,8 @@ class AsyncJobRunner:
                 data = b""
                 break
             first, second = orjson.loads(line)
-            if first == wire.CANCEL:
-                self._cancel(second)
+            if first in (wire.CANCEL, wire.JOB_CANCELLED):
+                self._cancel(second, of_job=first == wire.JOB_CANCELLED)
             else:
                 self._waiting[first] = second[0]
         if not data:
@@ -112,11 +114,15 @@ class AsyncJobRunner:
             run = self._run_job(frame, *self._waiting.pop(frame))
             self._running[frame] = self._loop.create_task(run, context=self._fresh_context())
 
-    def _cancel(self, frame: int) -> None:
-        """Cancel the job, or forget it: its permit was reclaimed."""
+    def _cancel(self, frame: int, *, of_job: bool) -> None:
+        """Cancel the task, or forget its job: its permit was reclaimed. `of_job` is whether its job was cancelled."""
         self._waiting.pop(frame, None)
-        if frame in self._running:
-            self._running[frame].cancel()
+        task = self._running.get(frame)
+        if task is None:
+            return
+        job = self._jobs.get(task) if of_job else None
+        if job is None or not self._interrupter.cancel(job):
+            task.cancel()
 
     def _fail(self, error: OSError) -> None:
         self._fault = error

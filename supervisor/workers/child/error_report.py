@@ -8,18 +8,19 @@ from types import TracebackType
 from typing import Any
 
 from supervisor import binding
-from supervisor.handlers import Handler, InvalidPayload, Reject, Retry
+from supervisor.handlers import Handler, InvalidPayload, JobTimeout, Reject, Retry
 from supervisor.plugins.failures import formatted
 from supervisor.plugins.importer import readable
 from supervisor.text.printable import printable, shortened
 from supervisor.text.strict_json import NotJSON
 from supervisor.text.units import parse_duration
-from supervisor.workers.child import middleware
+from supervisor.workers.child import interruption, middleware
 
 MAX_MESSAGE = 64 * 1024
 MAX_TRACEBACK = 64 * 1024
 
-HIDDEN = (vars(middleware), vars(binding))
+HIDDEN = [vars(middleware), vars(binding), vars(interruption)]
+"""The globals of further modules with the worker's own frames."""
 
 Error = dict[str, Any]  # as in Reply
 
@@ -43,8 +44,8 @@ def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -
     if isinstance(error, Retry):
         return "retry", {**described, **_after(error)}
     if handler.never_retry and isinstance(error, handler.never_retry):
-        return "failed", {**described, "retryable": False}
-    return "failed", described
+        described["retryable"] = False
+    return "timeout" if isinstance(error, JobTimeout) else "failed", described
 
 
 def without_worker_frames(error: BaseException, hidden: Mapping[str, Any]) -> BaseException:

@@ -8,22 +8,29 @@ from _thread import start_new_thread
 from os import write
 from time import monotonic, sleep
 
+from supervisor.workers.child.interruption import Interrupter
 from supervisor.workers.child.stack_dump import StackDumper
 
 MAX_PERIOD = 0.25  # seconds from one look at the clock to the next
 
 
 class Heartbeat:
-    """The worker's only thread besides the main one. `interval` is that of the running job, `shortest` the least of all jobs."""
+    """The worker's only thread besides the main one. `interval` is that of the running job, `shortest` the least of all jobs. The
+    `interrupter`, if there is one, interrupts jobs from this thread."""
 
-    def __init__(self, pipe: int, interval: float, shortest: float, stack: StackDumper) -> None:
+    def __init__(
+        self, pipe: int, interval: float, shortest: float, stack: StackDumper, interrupter: Interrupter | None = None
+    ) -> None:
         self.interval = interval
         self._pipe = pipe
         self._period = min(MAX_PERIOD, shortest)
         self._stack = stack
+        self._interrupter = interrupter
 
     def start(self) -> None:
         self._arm()
+        if self._interrupter is not None:
+            self._interrupter.start()
         # The names were imported before the plugins, which may replace those of the modules, as gevent does (greenlets do not run).
         # Unlike `threading`, this does not wait until the thread runs, and jobs that count threads don't see the thread.
         start_new_thread(self.run, ())
@@ -38,8 +45,17 @@ class Heartbeat:
                     self._write()
             except MemoryError:  # a job may have left no memory, not even for a number, but the worker still runs
                 self._write()
-            sleep(self._period)
+            self._wait()
             self._arm()
+
+    def _wait(self) -> None:
+        if self._interrupter is None:
+            sleep(self._period)
+            return
+        try:
+            self._interrupter.wait(self._period)
+        except Exception:  # a job may have left no memory
+            sleep(self._period)
 
     def _write(self) -> None:
         try:

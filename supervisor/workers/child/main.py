@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import orjson
 
+from supervisor.handlers import Handler
 from supervisor.jobs import Job
 from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.manager import PluginManager
@@ -32,8 +33,9 @@ from supervisor.workers.channels import CHUNK, WorkerEnds, move_out_of_reach
 from supervisor.workers.child import error_report, exit_functions
 from supervisor.workers.child.heartbeat import Heartbeat
 from supervisor.workers.child.identity import Identity, IdentityChanged
+from supervisor.workers.child.interruption import Interrupter
 from supervisor.workers.child.job_context import fresh_contexts
-from supervisor.workers.child.middleware import Middleware
+from supervisor.workers.child.middleware import Middleware, Wrapper
 from supervisor.workers.child.process_state import (
     TRIALS,
     ProcessState,
@@ -110,7 +112,9 @@ def _run(
     by_decorator = {name: it.heartbeat for name, it in plugins.handlers.items() if it.heartbeat is not None}
     intervals = {**{name: parse_duration(each) for name, each in by_decorator.items()}, **hello.heartbeats}
     stack = StackDumper(ends.stack)
-    heartbeat = Heartbeat(ends.heartbeat, hello.heartbeat, min([hello.heartbeat, *intervals.values()]), stack)
+    interrupter = Interrupter({} if order.concurrency else plugins.handlers, hello.interruptions)
+    shortest, needed = min([hello.heartbeat, *intervals.values()]), interrupter if interrupter.needed else None
+    heartbeat = Heartbeat(ends.heartbeat, hello.heartbeat, shortest, stack, needed)
     try:
         heartbeat.start()
     except RuntimeError:
@@ -124,7 +128,8 @@ def _run(
             run_async(hello, order.token, ends, records, plugins)
         else:
             # It is made after the hooks, since it restores the state of the process that it finds.
-            JobRunner(hello, order.token, ends, records, plugins, heartbeat, intervals, stack).run()
+            handlers, wrappers = interrupter.handlers, plugins.wrappers("supervisor_run")
+            JobRunner(hello, order.token, ends, records, wrappers, handlers, heartbeat, intervals, stack).run()
     except OSError as error:  # not one of a job, whose errors become its outcome
         if error.errno != errno.EBADF:
             raise
@@ -143,10 +148,10 @@ class JobRunner:
     """Runs jobs until the supervisor has no more. After each job it restores what the job has changed in the process."""
 
     def __init__(
-        self, hello: wire.Hello, token: str, ends: WorkerEnds, records: RecordHandler, plugins: PluginManager,
-        heartbeat: Heartbeat, intervals: Mapping[str, float], stack: StackDumper,
+        self, hello: wire.Hello, token: str, ends: WorkerEnds, records: RecordHandler, wrappers: Sequence[Wrapper],
+        handlers: Mapping[str, Handler], heartbeat: Heartbeat, intervals: Mapping[str, float], stack: StackDumper,
     ) -> None:  # fmt: skip
-        self._handlers = plugins.handlers
+        self._handlers = handlers
         self._records = records
         self._result_limit = hello.result_limit
         self._token = token.encode()
@@ -156,7 +161,6 @@ class JobRunner:
         self._heartbeat = heartbeat
         self._interval = hello.heartbeat
         self._intervals = intervals
-        wrappers = plugins.wrappers("supervisor_run")
         self._middleware = Middleware(wrappers) if wrappers else None
         self._stdin = Input()
         self._stdout = Output("stdout", 1, ends.stdout)

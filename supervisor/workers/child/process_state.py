@@ -13,12 +13,14 @@ from types import FrameType
 from typing import Any
 
 from supervisor.workers.child.environment import Environment
+from supervisor.workers.system.linux import INTERRUPT_SIGNAL
 
 QUIET = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
     signal.SIGVTALRM, signal.SIGPROF,
 )  # fmt: skip
 _DEFAULT = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH)
+_BLOCKED_IN_FORKS = (*QUIET, INTERRUPT_SIGNAL)
 TRIALS = 200
 _MARGIN = 0.9
 _UNKNOWN = 1 << 62
@@ -64,7 +66,7 @@ _blocked = _Blocked()
 def _block_signals() -> None:
     # There are two calls, since a handler of the job may raise in either: the mask must be saved before it is changed.
     _blocked.masks.append(pthread_sigmask(signal.SIG_BLOCK, ()))
-    pthread_sigmask(signal.SIG_BLOCK, QUIET)
+    pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_IN_FORKS)
 
 
 def _unblock_signals() -> None:

@@ -41,10 +41,10 @@ class AsyncJobChannel(JobChannel):
             if self._sends:
                 self._write(b"".join(gathered.values()))
 
-    def cancel(self, frame: int) -> None:
-        """Cancel the job of the frame, if it is running."""
+    def cancel(self, frame: int, *, of_job: bool = False) -> None:
+        """Cancel the task of the frame, if it is running."""
         self._send_gathered()
-        self._write(wire.encode_cancel(frame))
+        self._write(wire.encode_cancel(frame, of_job=of_job))
 
     def untaken_frames(self, sent: Collection[int]) -> set[int]:
         """Return those of the frames `sent` whose permits the worker has not taken, without taking them from it for long."""

@@ -108,7 +108,9 @@ class ForkedWorker:
 
     # the end that the supervisor wants
 
-    def retire(self) -> None:
+    def retire(self, *, cancelled: bool = False) -> None:
+        if cancelled and self._pidfd is not None and not self._is_ending():
+            linux.send_signal(self._pidfd, linux.CANCEL_SIGNAL)
         if self.phase is not Phase.OPEN:
             return
         self.phase = Phase.RETIRING

@@ -15,8 +15,9 @@ from select import POLLHUP, poll
 from supervisor.config.control_groups import control_groups
 
 STACK_SIGNAL = signal.SIGRTMAX - 3
-LOOP_SIGNAL = signal.SIGRTMAX - 4
-"""For the main thread of an async worker, when its event loop is blocked."""
+INTERRUPT_SIGNAL = signal.SIGRTMAX - 4  # from a worker's heartbeat thread to its main thread
+CANCEL_SIGNAL = signal.SIGRTMAX - 5  # from the supervisor to a worker
+LOOP_SIGNAL = signal.SIGRTMAX - 6  # from a thread of an async worker to its main thread, whose event loop is blocked
 
 _PR_SET_CHILD_SUBREAPER = 36
 _OOM_SCORE = b"500"

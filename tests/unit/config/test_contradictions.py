@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.config.contradictions import STORE_SUFFIXES, heartbeat_problems
+from supervisor.config.contradictions import STORE_SUFFIXES, handler_problems
 from supervisor.config.loading import load
 from supervisor.errors import ConfigError
 from supervisor.handlers import HandlerInfo
@@ -36,7 +36,7 @@ def test_the_heartbeat_of_a_decorator_is_compared_with_the_settings(
     except ConfigError as error:
         assert error.settings is not None
         settings = error.settings
-    found = heartbeat_problems(settings, HandlerInfo("h", options, "f.py", 1))
+    found = handler_problems(settings, HandlerInfo("h", options, "f.py", 1))
     assert found == [f"handler 'h': {problem}" for problem in expected]
 
 

@@ -180,7 +180,10 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             events.JobsStale([lease()], "settle"),
             "WARNING job=42 handler=thumb stale settle under token 7: nothing changed",
         ),
-        (events.JobCancelled(lease(), 123), "INFO job=42 handler=thumb cancelled; worker (pid 123) has to end it"),
+        (
+            events.JobCancelled(lease(), 123),
+            "INFO job=42 handler=thumb cancelled; its worker (pid 123) ends the attempt",
+        ),
         (
             events.DeadLettersStale("file", [42], "acceptance"),
             "WARNING job=42 dead letter for sink file: stale acceptance, nothing changed",
