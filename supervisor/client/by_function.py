@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 from supervisor.binding import bind
+from supervisor.client import replacement
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
 from supervisor.handlers import InvalidPayload, handler_of
@@ -32,6 +33,8 @@ def job_of(
     except (InvalidPayload, ValueError) as error:
         raise InvalidJob(f"{handler.name}: {error}") from None
     job = {"handler": handler.name, "payload": payload}
+    if (replaced := replacement.current()) is not None:
+        replaced.enqueuing(function)
     own = settings.handlers.get(handler.name)
     if handler.queue is not None and not (own and own.queue):
         job["queue"] = handler.queue

@@ -12,6 +12,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
+from supervisor.client import replacement
 from supervisor.client.ended_jobs import Wait, ended_jobs, value_of
 from supervisor.client.store_access import StoreAccess
 from supervisor.config.loading import load
@@ -180,6 +181,8 @@ class Client(Enqueuer[int]):
         """
         wait = Wait(ids, timeout, self._access.timeout, time.monotonic())
         ask = partial(self._ask_once, wait.deadline)
+        if (replaced := replacement.current()) is not None:
+            replaced.waiting(wait.ids, wait.timeout)
         return ((ended.id, ended.outcome) for ended in ended_jobs(ask, wait))
 
     def close(self) -> None:
@@ -191,7 +194,8 @@ class Client(Enqueuer[int]):
         if connection is not None:
             if self._transactional_enqueue is None:
                 self._transactional_enqueue = transactional_enqueue_of(self._settings.store, self._ask)
-            return self._transactional_enqueue.enqueue(connection, batch)
+            if replacement.current() is None:
+                return self._transactional_enqueue.enqueue(connection, batch)
         return self._ask(lambda store: store.enqueue(batch))
 
     def _ask_once(self, until: float, question: Callable[[Store], Answer]) -> Answer:

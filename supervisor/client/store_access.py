@@ -16,6 +16,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
+from supervisor.client import replacement
 from supervisor.config.settings import Settings
 from supervisor.errors import StoreError, StoreReplaced, StoreUnavailable
 from supervisor.stores.opening import BUILT_IN, open_store
@@ -47,6 +48,8 @@ class StoreAccess:
         self._settings, self._create = settings, create
         self.timeout, self._min_wait = timeout, min_wait
         self._opened: Store | None = None
+        self._replacement: replacement.Replacement | None = None  # that the store was opened for
+        self._held_for_fork = False
         self._lock = threading.RLock()  # held during one use only, so that forks and other threads wait for one at most
         self._use = Use.NONE
         self._last_problem = ""
@@ -108,8 +111,13 @@ class StoreAccess:
         return kind(f"{self._settings.store.shown}: {message}")
 
     def _store(self) -> Store:
-        settings = self._settings
-        if self._opened is None:
+        settings, replaced = self._settings, replacement.current()
+        if self._replacement is not replaced:
+            self._disconnect()
+            self._replacement = replaced
+        if self._opened is None and replaced is not None:
+            self._opened = replaced.open()
+        elif self._opened is None:
             if settings.store.scheme == "memory":
                 raise StoreError(
                     "store: memory:// exists in one process only, so no supervisor would see the jobs of a Client"
@@ -124,14 +132,15 @@ class StoreAccess:
             store.close()
 
     def before_fork(self) -> None:
-        if self._closes_for_forks:
+        self._held_for_fork = self._closes_for_forks or replacement.current() is not None
+        if self._held_for_fork:
             self._lock.acquire()
             if self._use is not Use.UNDER_WAY:
                 with suppress(StoreError):
                     self._disconnect()
 
     def after_fork_in_parent(self) -> None:
-        if self._closes_for_forks:
+        if self._held_for_fork:
             self._lock.release()
 
     def after_fork_in_child(self) -> None:
@@ -140,7 +149,7 @@ class StoreAccess:
         if self._opened is not None:
             _inherited.append(self._opened)
             self._opened = None
-            if self._closes_for_forks:
+            if self._held_for_fork:
                 self._use = Use.IMPOSSIBLE
 
 

@@ -267,7 +267,7 @@ class WorkerSlot:
             outcomes = _successes(leases, times, results)
             if kinds.count("ok") < len(kinds):
                 outcomes = [
-                    outcome if reply.kind == "ok" else _failed(lease, reply, self.process.pid)
+                    outcome if reply.kind == "ok" else outcome_of_failed(lease, reply, self.process.pid)
                     for outcome, lease, reply in zip(outcomes, leases, replies, strict=True)
                 ]
             self._listener.jobs_ended(outcomes)
@@ -382,7 +382,8 @@ def _successes(leases: Sequence[Lease], times: Sequence[float], results: Sequenc
     return [*map(tuple.__new__, repeat(Outcome), zip(*columns, strict=False))]
 
 
-def _failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
+def outcome_of_failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
+    """Return the outcome of an attempt that failed by the report of its worker."""
     error = reply.error or {}
     failure = Failure(
         _CAUSES.get(reply.kind, Cause.EXCEPTION), type=str(error.get("type", "")), message=str(error.get("message", "")),

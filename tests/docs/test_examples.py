@@ -34,6 +34,7 @@ from tests.system.command import Command
 PLUGINS = [block for block in blocks("python") if block.title.startswith("plugins/")]
 PROGRAMS = [block for block in blocks("python") if block.title.endswith(".py") and block not in PLUGINS]
 ON_POSTGRESQL = [block for block in PROGRAMS if block.title.startswith("with_")]
+BY_PYTEST = [block for block in PROGRAMS if block.page == "guides/testing.md" or "job_runner" in block.text]
 WITH_A_SUPERVISOR = [block for block in PROGRAMS if block.page == "guides/results.md"]
 LANGUAGES = {"python", "yaml", "sh", "console", "json", "toml", "ini", "dockerfile", "sql", "text"}
 LEASE = Lease(7, 1, "thumbnail", "default", "null", None, 0, 0, 0, 0, 0, Policy())
@@ -303,7 +304,9 @@ def test_a_plugin_of_the_pages_loads_and_does_what_the_page_explains(
 
 
 @pytest.mark.parametrize(
-    "block", [each for each in PROGRAMS if each not in ON_POSTGRESQL + WITH_A_SUPERVISOR], ids=lambda block: block.where
+    "block",
+    [each for each in PROGRAMS if each not in ON_POSTGRESQL + WITH_A_SUPERVISOR + BY_PYTEST],
+    ids=lambda block: block.where,
 )
 def test_a_program_of_the_pages_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

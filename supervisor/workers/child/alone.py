@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from bdb import BdbQuit
+from collections.abc import Sequence
 from types import TracebackType
 
+from supervisor.handlers import Handler
 from supervisor.jobs import Job
 from supervisor.plugins.forked_copy import end_copy
 from supervisor.plugins.manager import PluginManager
@@ -14,7 +16,7 @@ from supervisor.text import strict_json as payloads
 from supervisor.workers.child import error_report
 from supervisor.workers.child.job_context import fresh_contexts
 from supervisor.workers.child.main import WorkerInfo
-from supervisor.workers.child.middleware import Middleware, async_middleware
+from supervisor.workers.child.middleware import Middleware, Wrapper, async_middleware
 
 
 class Interrupted(Exception):
@@ -44,8 +46,12 @@ def run_alone(plugins: PluginManager, job: Job, result_limit: int) -> str:
 
 
 def _run(plugins: PluginManager, job: Job, result_limit: int) -> str:
-    handler = plugins.handlers[job.handler]
-    wrappers, is_async = plugins.wrappers("supervisor_run"), plugins.bindings[job.handler].is_async
+    is_async = plugins.bindings[job.handler].is_async
+    return run_attempt(plugins.handlers[job.handler], is_async, plugins.wrappers("supervisor_run"), job, result_limit)
+
+
+def run_attempt(handler: Handler, is_async: bool, wrappers: Sequence[Wrapper], job: Job, result_limit: int) -> str:
+    """Run the job within the wrappers, and return its result as JSON text. Raises JobFailed and Interrupted, from what it raised."""
     process, raised, result = os.getpid(), None, None
     try:
         context = fresh_contexts()()
@@ -58,11 +64,11 @@ def _run(plugins: PluginManager, job: Job, result_limit: int) -> str:
     if os.getpid() != process:  # the job forked, and this is the copy, which returned from the handler too
         end_copy(raised and error_report.without_worker_frames(raised, globals()))
     if isinstance(raised, BdbQuit) or (isinstance(raised, SystemExit) and _is_of_debugger(raised.__traceback__)):
-        raise Interrupted
+        raise Interrupted from raised
     if isinstance(raised, KeyboardInterrupt):
-        raise Interrupted(error_report.traceback(raised, globals())) from None
+        raise Interrupted(error_report.traceback(raised, globals())) from raised
     if raised is not None:
-        raise JobFailed(*error_report.report(raised, handler, globals()))
+        raise JobFailed(*error_report.report(raised, handler, globals())) from raised
     try:
         return payloads.encode(result, limit=result_limit, what="result")
     except payloads.NotJSON as error:
