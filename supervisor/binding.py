@@ -67,7 +67,9 @@ class TypedBinding(Binding):
         # A first parameter `job` goes by position, as decorators call it.
         self._job_first = bool(jobs) and parameters[0].name == jobs[0]
         self._jobs = jobs[1:] if self._job_first else jobs
-        self._signature = inspect.Signature([each for each in parameters if each.name not in jobs])
+        self._job_names = frozenset(jobs)
+        without = [each for each in parameters if each.name not in jobs and each.kind is not Parameter.VAR_POSITIONAL]
+        self._signature = inspect.Signature(without)
         types = _types_of(function, filled)
         self._whole = filled[0].name if len(filled) == 1 and _is_model(types[filled[0].name]) else None
         """The parameter that takes the whole payload."""
@@ -81,7 +83,12 @@ class TypedBinding(Binding):
         self._read = self._adapter.validator.validate_json
 
     def schema(self) -> dict[str, Any] | None:
-        return self._adapter.json_schema()
+        from pydantic import PydanticUserError
+
+        try:
+            return self._adapter.json_schema()
+        except PydanticUserError as error:  # the payload can be read all the same
+            return {"title": "payload", "description": f"no schema: {str(error).partition(chr(10))[0]}"}
 
     def check(self, payload: Any) -> dict[str, Any]:
         """Return the arguments by name. Raises InvalidPayload if the payload does not fit."""
@@ -90,10 +97,17 @@ class TypedBinding(Binding):
                 return {}
             payload = {}
         try:
-            value = self._read(orjson.dumps(payload))
-        except ValueError as error:
+            value: Any = self._read(orjson.dumps(payload))
+        except (ValueError, TypeError) as error:
             raise InvalidPayload(_described(error, self._names)) from None
-        return {self._whole: value} if self._whole else value
+        if self._whole:
+            return {self._whole: value}
+        if self._job_names & value.keys():
+            raise InvalidPayload(
+                f"payload.{min(self._job_names & value.keys())}: unexpected: this parameter is the job"
+            )
+        arguments: dict[str, Any] = value
+        return arguments
 
     def _call(self, job: Job) -> Any:
         return json_form(self._called(job))
@@ -211,6 +225,7 @@ def _adapter(types: Mapping[str, Any], whole: Any) -> TypeAdapter[Any]:
 def _adapter_by_name(parameters: Sequence[Parameter], types: Mapping[str, Any]) -> TypeAdapter[Any]:
     """Return an adapter for a dict of the arguments. An argument that is not given stays out of it: the function has the default."""
     from pydantic import Field
+    from pydantic.fields import FieldInfo
     from typing_extensions import TypedDict
 
     fields: dict[str, Any] = {}
@@ -218,6 +233,11 @@ def _adapter_by_name(parameters: Sequence[Parameter], types: Mapping[str, Any]) 
     for each in parameters:
         if each.kind is Parameter.VAR_KEYWORD:
             extra = "allow"
+        elif isinstance(each.default, FieldInfo):
+            expected = f"{each.name}: Annotated[type, Field(...)] = value"
+            raise TypeError(
+                f"parameter {each.name}: expected a default that is a value, not Field(...); write {expected}"
+            )
         elif each.default is Parameter.empty:
             fields[each.name] = types[each.name]
         else:
@@ -252,9 +272,11 @@ def _shown_default(default: Any) -> dict[str, Any]:
 # --- problems
 
 
-def _described(error: ValueError, names: Sequence[str]) -> str:
+def _described(error: Exception, names: Sequence[str]) -> str:
     """Return one line that names each field that does not fit, and what was expected."""
-    problems: list[ErrorDetails] = error.errors(include_url=False, include_context=False)  # type: ignore[attr-defined]
+    if not hasattr(error, "errors"):  # of orjson, or of a default factory
+        return f"payload: {type(error).__name__}: {error}"
+    problems: list[ErrorDetails] = error.errors(include_url=False, include_context=False)
     more = [f"and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
     return "; ".join([*(_problem(each, names) for each in problems[:MAX_PROBLEMS]), *more])
 

@@ -153,6 +153,8 @@ class AsyncWorker:
         self.number = number
         self.backend = backend
         self.done = 0
+        self.max_jobs: int | None = None
+        self._taken = 0
         self.leaving = False  # it gets no more jobs
         self.cancel_grace = cancel_grace
         self._timer = timer
@@ -172,12 +174,13 @@ class AsyncWorker:
         return task
 
     @property
-    def idle(self) -> bool:
-        return not self._busy
+    def takes_jobs(self) -> bool:
+        return not self.leaving and (self.max_jobs is None or self._taken < self.max_jobs)
 
     # orders of the tasks
 
     def send(self, task: WorkerTask, lease: Lease) -> int:
+        self._taken += 1
         frame = self.process.async_jobs.send_job(lease)
         self._busy[frame] = self._of_jobs[lease.id] = task
         if len(self._of_jobs) > 4 * len(self._tasks):
@@ -187,6 +190,7 @@ class AsyncWorker:
     def reclaim(self, task: WorkerTask) -> bool:
         reclaimed = bool(self.process.async_jobs.reclaim_frames({task.frame}, self._busy))
         if reclaimed:
+            self._taken -= 1
             del self._busy[task.frame]
         return reclaimed
 

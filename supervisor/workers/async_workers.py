@@ -12,7 +12,7 @@ from supervisor.workers.async_worker import AsyncWorker, GatheredOutcomes
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
 from supervisor.workers.reforks import ReforkDelays
 from supervisor.workers.run_times import RunTimes
-from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot
+from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, Limits, SlotContext, State, WorkerSlot
 from supervisor.workers.task_slot import TaskSlot
 
 RETRY_SECONDS = 1.0
@@ -35,6 +35,7 @@ class AsyncWorkers:
         self.limits = Limits(None, None)
         self.slots: set[TaskSlot] = set()
         self.stopping = False
+        self._memory_due = 0.0
         self._bus = bus
         self._timer = timer
         self.times = RunTimes()
@@ -92,11 +93,12 @@ class AsyncWorkers:
         worker = AsyncWorker(
             backend, next(self._numbers), concurrency, self.options.cancel_grace, self._timer, outcomes
         )
+        worker.max_jobs = self.limits.max_jobs
         self._workers.append(worker)
         context = SlotContext(self, outcomes, self._bus, self.times, self._timer.time)
         quiet = context._replace(bus=_OneWorker(self._bus))  # one worker starts, not one for each slot
-        first = TaskSlot(worker, context)
-        self.slots.update((first, *(TaskSlot(worker, quiet) for _ in range(concurrency - 1))))
+        first = TaskSlot(worker, context, self)
+        self.slots.update((first, *(TaskSlot(worker, quiet, self) for _ in range(concurrency - 1))))
         return first
 
     def _retire(self, worker: AsyncWorker) -> None:
@@ -124,6 +126,17 @@ class AsyncWorkers:
         if slot.sole is not None and slot.state is State.READY:
             slot.send([slot.sole])
             slot.sole = None
+
+    def job_done(self, worker: AsyncWorker) -> None:
+        """Replace the worker if it has reached a limit."""
+        max_memory = self.limits.max_memory
+        used_up = worker.max_jobs is not None and worker.done >= worker.max_jobs
+        if not used_up and max_memory is not None and self._timer.time() >= self._memory_due:
+            self._memory_due = self._timer.time() + MEMORY_CHECK_INTERVAL
+            used_up = (worker.process.memory() or 0) > max_memory
+        if used_up and not worker.leaving:
+            self._retire(worker)
+            self.fill()
 
     def replace_used_up(self, slot: WorkerSlot) -> None:
         """Do nothing: the loop of the worker is blocked, and the job that blocks it may end."""

@@ -95,6 +95,7 @@ class Pool:
         """
         if self.stopping or self._context is None:
             return
+        self.async_workers.limits = Limits(self.max_jobs, self.max_memory)
         present = [slot for slot in self._present() if slot.backend is self._backend]
         missing = self.count - len(present) - self.reforks.waiting
         for _ in range(min(missing, 2 * self.count - len(present) - len(self._leaving))):

@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from supervisor.events import WorkerExited
-from supervisor.handlers import JobCancelled
 from supervisor.jobs import Lease
 from supervisor.workers.async_worker import AsyncWorker
 from supervisor.workers.blame import outcome_of_cancelled
 from supervisor.workers.interface import Reply
-from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot
+from supervisor.workers.slot import Limits, SlotContext, SlotOwner, State, WorkerSlot
 
 NO_LIMITS = Limits(None, None)
 """The limits of a worker are checked for all its slots together."""
-CANCELLED_ERRORS = ("asyncio.exceptions.CancelledError", f"{JobCancelled.__module__}.{JobCancelled.__qualname__}")
+
+
+class TaskOwner(SlotOwner, Protocol):
+    """The pool of async workers, as the slots use it."""
+
+    def job_done(self, worker: AsyncWorker) -> None: ...
 
 
 class TaskSlot(WorkerSlot):
-    __slots__ = ("sole", "worker")
+    __slots__ = ("_owner", "sole", "worker")
 
-    def __init__(self, worker: AsyncWorker, context: SlotContext) -> None:
+    def __init__(self, worker: AsyncWorker, context: SlotContext, owner: TaskOwner) -> None:
         self.worker = worker
+        self._owner = owner
         self.sole: Lease | None = None
         """The only job that it will get, while that is not sent yet."""
         super().__init__(worker.number, worker, NO_LIMITS, context)
         self.backend = worker.backend
 
     def has_room(self) -> bool:
-        return not self.sent and self.state is State.READY and not self.worker.leaving
+        return not self.sent and self.state is State.READY and self.worker.takes_jobs
 
     def frame_for(self, in_turn: Iterator[Lease], limit: int) -> list[Lease]:
-        return super().frame_for(in_turn, 1)
+        return super().frame_for(in_turn, 1 if self.worker.takes_jobs else 0)
 
     def replied(self, replies: Sequence[Reply]) -> None:
         """Receive the outcome. If the job was to be killed, it has ended in time after it was cancelled, and its worker goes on."""
         self._receive(replies)
-        if self.worker.leaving and self.state is State.READY:
+        if self.worker.leaving and self.state is not State.ENDING:
             self.retire()
+        else:
+            self._owner.job_done(self.worker)
 
     def _receive(self, replies: Sequence[Reply]) -> None:
         reason, self.kill_reason = self.kill_reason, None
@@ -45,7 +53,8 @@ class TaskSlot(WorkerSlot):
             self.state = State.RETIRING if self.worker.leaving else State.READY
         (reply,) = replies
         error = reply.error
-        if reason is None or error is None or error.get("type") not in CANCELLED_ERRORS:
+        # A handler may raise anything when it is cancelled. Without a cause the job runs again, whatever it returns now.
+        if reason is None or (error is None and reason.cause is not None):
             super().replied(replies)
             return
         lease = self.sent.popleft()

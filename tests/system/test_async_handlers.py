@@ -266,3 +266,84 @@ def test_a_full_kind_does_not_hold_up_the_queues_of_the_other(command: Command, 
     id = command.enqueue("sync", None, "--queue", "quick")
     command.until(id, "succeeded")
     assert not (command.folder / "go").exists() and time.monotonic() - began < 30
+
+
+ENDS = """
+    import asyncio, os, sys, time
+    from supervisor import handler
+
+    @handler
+    async def exits_in_a_task(file: str):
+        while not os.path.exists(file):
+            await asyncio.sleep(0.01)
+        asyncio.create_task(leave())
+        await asyncio.sleep(30)
+
+    async def leave():
+        sys.exit(3)
+
+    @handler
+    async def forks(file: str):
+        if os.fork() == 0:
+            await asyncio.sleep(0.1)
+            return "copy"
+        await asyncio.sleep(0.5)
+        return "original"
+
+    @handler
+    async def raises_when_cancelled(file: str):
+        open(file + ".waits", "w").close()
+        try:
+            await asyncio.sleep(30)
+        except asyncio.CancelledError:
+            raise ValueError("cancelled") from None
+
+    @handler
+    async def waits_for(file: str):
+        open(file + ".waits", "w").close()
+        while not os.path.exists(file):
+            await asyncio.sleep(0.01)
+
+    @handler
+    async def quick():
+        return os.getpid()
+"""
+
+
+def test_a_job_that_ends_the_loop_costs_no_other_job_a_retry(command: Command, start: Any) -> None:
+    start(plugin=ENDS)
+    innocent = command.enqueue("waits_for", {"file": "go"})
+    command.run()
+    wait_for(lambda: (command.folder / "go.waits").exists())
+    culprit = command.enqueue("exits_in_a_task", {"file": "go.waits"})
+    assert command.until(culprit, "failed", timeout=60)["errors"][0]["cause"] == "crash"
+    (command.folder / "go").touch()
+    assert command.until(innocent, "succeeded", timeout=60)["errors"] == []
+
+
+def test_a_copy_of_the_worker_has_no_part_in_its_jobs(command: Command, start: Any) -> None:
+    start(plugin=ENDS)
+    command.enqueue("forks", {"file": "x"})
+    ((job,),) = ended(command).values()
+    assert (job["state"], job["result"]) == ("succeeded", "original")
+
+
+def test_a_job_that_fails_when_the_supervisor_stops_runs_again(command: Command, start: Any) -> None:
+    start(plugin=ENDS)
+    command.config.write_text(command.config.read_text() + "shutdown: {grace: 100ms}\n")
+    id = command.enqueue("raises_when_cancelled", {"file": "go"})
+    run = command.run()
+    wait_for(lambda: (command.folder / "go.waits").exists())
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    job = command.job(id)
+    assert (job["state"], job["errors"]) == ("ready", [])
+
+
+def test_an_async_worker_runs_no_more_jobs_than_it_may(command: Command, start: Any) -> None:
+    start(plugin=ENDS)
+    command.config.write_text(command.config.read_text().replace("count: 1,", "count: 1, max_jobs: 5,"))
+    for _ in range(20):
+        command.enqueue("quick")
+    pids = [job["result"] for job in ended(command)["quick"]]
+    assert max(pids.count(pid) for pid in pids) <= 5

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NotRequired
 from uuid import UUID
 
 import pytest
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, InstanceOf
 from typing_extensions import Annotated, TypedDict  # noqa: UP035 (pydantic wants this TypedDict before Python 3.12)
 
 from supervisor import InvalidPayload, Job, Reject
@@ -306,3 +306,58 @@ def test_a_call_that_does_not_fit_is_refused() -> None:
 
 def test_a_partial_is_bound_by_its_free_parameters() -> None:
     assert run(functools.partial(returns_arguments, width=1), {"path": "a"}) == ["a", 1]
+
+
+def test_an_argument_that_no_payload_can_hold_is_refused() -> None:
+    def with_more(a: int, *more: int) -> Any:
+        return [a, more]
+
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        bind(with_more).payload_of(1, 2)
+    with pytest.raises(InvalidPayload, match="payload: TypeError: Integer exceeds 64-bit range"):
+        bind(lambda a: a).payload_of(2**70)
+
+
+def test_a_part_with_the_name_of_the_job_is_refused() -> None:
+    def with_rest(job, **rest):
+        return rest
+
+    assert refusal(with_rest, {"job": 1}) == "payload.job: unexpected: this parameter is the job"
+
+
+def test_a_field_as_a_default_is_refused_when_the_plugin_is_loaded() -> None:
+    def narrow(width: int = Field(5, gt=3)) -> int:
+        return width
+
+    with pytest.raises(TypeError, match="parameter width: expected a default that is a value, not Field"):
+        bind(narrow)
+
+
+def test_a_type_without_a_schema_is_read_all_the_same() -> None:
+    class Point:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    point = Annotated[InstanceOf[Point], BeforeValidator(Point)]
+
+    def at(p: Any) -> int:
+        return int(p.x)
+
+    at.__annotations__ = {"p": point}
+    assert run(at, {"p": 3}) == 3
+    schema = bind(at).schema()
+    assert schema is not None and schema["description"].startswith("no schema: ")
+
+
+def test_an_error_of_a_default_factory_is_a_refusal_that_names_it() -> None:
+    def no_default() -> int:
+        raise ValueError("no default today")
+
+    class Broken(BaseModel):
+        number: int = Field(default_factory=no_default)
+
+    def takes_broken(broken: Any) -> Any:
+        return broken
+
+    takes_broken.__annotations__ = {"broken": Broken}
+    assert refusal(takes_broken, {}) == "payload: ValueError: no default today"

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import Any
 
@@ -29,10 +30,23 @@ from supervisor.workers.child.middleware import async_middleware
 from supervisor.workers.child.record_handler import RecordHandler
 from supervisor.workers.child.task_output import TaskOutput
 
+MIN_THREADS = 32  # for asyncio.to_thread
 
-def run_async(hello: wire.Hello, token: str, ends: WorkerEnds, records: RecordHandler, plugins: PluginManager) -> None:
-    """Run jobs until the supervisor sends no more. Raises OSError if a job has closed a channel."""
-    asyncio.run(AsyncJobRunner(hello, ends, TaskOutput(token, ends), plugins).run(records))
+
+def run_async(
+    hello: wire.Hello, token: str, concurrency: int, ends: WorkerEnds, records: RecordHandler, plugins: PluginManager
+) -> None:
+    """Run jobs until the supervisor sends no more. Raises OSError if a job has closed a channel, and whatever ends the event loop.
+
+    No task is cancelled at the end: if the loop has ended by itself, the jobs that ran must not seem to have failed.
+    """
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    # The default pool has few threads, and calls that hang would soon fill it.
+    loop.set_default_executor(ThreadPoolExecutor(max(MIN_THREADS, concurrency)))
+    runner = AsyncJobRunner(hello, ends, TaskOutput(token, ends), plugins)
+    os.register_at_fork(after_in_child=runner.leave_channels)
+    loop.run_until_complete(runner.run(records))
 
 
 class AsyncJobRunner:
@@ -70,6 +84,13 @@ class AsyncJobRunner:
             await self._changed.wait()
         if self._fault is not None:
             raise self._fault
+
+    def leave_channels(self) -> None:
+        """Keep a copy of this process, which a job has forked, from the channels: its loop may run the tasks of the copy too."""
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (self._ends.jobs, self._ends.outcomes, self._ends.permits):
+            os.dup2(null, fd)
+        os.close(null)
 
     # the channels
 

@@ -125,7 +125,7 @@ def _run(
         if order.concurrency:
             from supervisor.workers.child.async_main import run_async  # asyncio takes memory
 
-            run_async(hello, order.token, ends, records, plugins)
+            run_async(hello, order.token, order.concurrency, ends, records, plugins)
         else:
             # It is made after the hooks, since it restores the state of the process that it finds.
             handlers, wrappers = interrupter.handlers, plugins.wrappers("supervisor_run")
