@@ -85,18 +85,20 @@ jobs.add_command(wait)
 @job_ids
 def cancel(ids: Sequence[int]) -> int:
     """Cancel jobs. The worker of a running job is killed."""
-    status: dict[str, Any] = {}
+    warnings: list[str] = []
 
     def change(store: Store) -> OperatorResult:
-        status.update(store.stats())
-        return store.cancel(ids)
+        status = store.stats()  # from before: a supervisor that is not seen is soon left out
+        result = store.cancel(ids)
+        reasons = {id: still_runs(id, status) for id in result.changed}
+        warnings.extend(f"Warning: job {id} is cancelled, and {reason}" for id, reason in reasons.items() if reason)
+        return result
 
     try:
         return change_jobs("cancelled", change)
     finally:
-        for id in ids if status else ():
-            if reason := still_runs(id, status):
-                echo(f"Warning: job {id} is cancelled, and {reason}", err=True)
+        for warning in warnings:
+            echo(warning, err=True)
 
 
 @jobs.command()

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing, nullcontext
 from pathlib import Path
+
+import pytest
 
 from tests.unit.cli.conftest import Call, write
 
@@ -106,3 +110,18 @@ def test_redrive_expects_ids_or_all(call: Call) -> None:
     assert "expected the ids of dead letters, or --all" in call("dlq", "redrive").err
     assert "expected the ids of dead letters, or --all" in call("dlq", "redrive", 1, "--all").err
     assert call("dlq", "redrive", "--all").out == "no dead letters\n"
+
+
+def test_a_worker_that_may_run_on_is_warned_of_only_once_its_job_is_cancelled(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("supervisor.cli.jobs.still_runs", lambda *_: "its worker may still run it")
+    call("enqueue", "mail")
+    with monkeypatch.context() as patch:
+        patch.setattr("supervisor.cli.store_access.attempts_while_unavailable", lambda timeout: iter([nullcontext()]))
+        with closing(sqlite3.connect("jobs.db", isolation_level=None)) as other:
+            other.execute("begin immediate")
+            locked = call("jobs", "cancel", 1)
+    assert (locked.code, "locked" in locked.err, "Warning" in locked.err) == (75, True, False), locked
+    assert call("jobs", "cancel", 1, 9).err.startswith("Warning: job 1 is cancelled, and its worker may still run it\n")
+    assert "Warning" not in call("jobs", "cancel", 9).err
