@@ -238,10 +238,12 @@ class DeadLettersFailed(NamedTuple):
 
 
 class SinkMissing(NamedTuple):
-    """Pending dead letters wait for a sink that no running supervisor has; `pending` is their number, at most MAX_COUNTED."""
+    """Pending dead letters wait for a sink that no running supervisor has; `pending` is their number, at most MAX_COUNTED.
+    `configured` is whether the config of the command that reports it has the sink: then only a supervisor is missing."""
 
     sink: str
     pending: int
+    configured: bool = False
 
     @property
     def message(self) -> str:
@@ -250,6 +252,8 @@ class SinkMissing(NamedTuple):
 
     @property
     def what_to_do(self) -> str:
+        if self.configured:
+            return "the config has it, so start or restart a supervisor, which publishes them: supervisor run"
         return f"start one that has it, or drop it with: supervisor dlq drop-sink {quote(self.sink)}"
 
     @property

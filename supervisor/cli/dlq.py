@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -35,7 +36,7 @@ def list_dead_letters(limit: int, as_json: bool) -> None:
         lambda store: store.list_jobs(dead_letter="any", limit=limit, brief=not as_json),
         as_json,
         _empty(settings),
-        None if as_json else lambda store: print_missing_sinks(once_available(store.stats)["sinks"]),
+        None if as_json else lambda store: print_missing_sinks(settings, once_available(store.stats)["sinks"]),
     )
 
 
@@ -51,14 +52,15 @@ def _empty(settings: Settings) -> str:
 @json_option
 def show(id: int, as_json: bool) -> None:
     """Show everything about one dead letter."""
-    job, sinks = use_store(load_settings(), lambda store: (store.get(id), store.stats()["sinks"]))
+    settings = load_settings()
+    job, sinks = use_store(settings, lambda store: (store.get(id), store.stats()["sinks"]))
     if job is None:
         raise UserMistake(f"no job {id}")
     if job["dead_letter"] is None:
         raise UserMistake(f"job {id} is {job['state']}, not a dead letter")
     print_job(job, as_json)
     if not as_json:
-        print_missing_sinks([row for row in sinks if row["sink"] in job["missing_sinks"]])
+        print_missing_sinks(settings, [row for row in sinks if row["sink"] in job["missing_sinks"]])
 
 
 @dlq.command()
@@ -84,14 +86,17 @@ def purge(force: bool) -> int:
 @dlq.command("drop-sink")
 @config_option
 @click.argument("name")
-def drop_sink(name: str) -> int:
+@click.option("--force", is_flag=True, help="Drop it although the config has it.")
+def drop_sink(name: str, force: bool) -> int:
     """Let pending dead letters wait no longer for a sink that is gone for good."""
-    dropped = use_store(load_settings(), lambda store: _drop_sink(store, name))
+    settings = load_settings()
+    kept_in = settings.path if name in settings.dlq.names and not force else None
+    dropped = use_store(settings, lambda store: _drop_sink(store, name, kept_in))
     click.echo(f"dropped sink {name}: {counted(dropped, 'dead letter')} waited for it")
     return DONE
 
 
-def _drop_sink(store: Store, name: str) -> int:
+def _drop_sink(store: Store, name: str, kept_in: Path | None) -> int:
     sinks = {row["sink"]: row for row in store.stats()["sinks"]}
     waited_for = [sink for sink, row in sinks.items() if row["pending"]]
     if name not in waited_for:
@@ -99,5 +104,9 @@ def _drop_sink(store: Store, name: str) -> int:
     if sinks[name]["supervisors"]:
         raise UserMistake(
             f"sink {name}: a running supervisor has it; remove it from dlq.sinks there, and restart that first"
+        )
+    if kept_in is not None:
+        raise UserMistake(
+            f"sink {name} is in {kept_in}; remove it there first, or start a supervisor, which publishes to it (--force drops it even so)"
         )
     return store.drop_sink(name)

@@ -65,11 +65,11 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         _print_error(error)
 
 
-def print_missing_sinks(sinks: Sequence[dict[str, Any]]) -> None:
+def print_missing_sinks(settings: Settings, sinks: Sequence[dict[str, Any]]) -> None:
     """Print which of these sinks (as in `status --json`) dead letters wait for in vain."""
     for row in sinks:
         if row["pending"] and not row["supervisors"]:
-            echo(SinkMissing(row["sink"], row["pending"]).text)
+            echo(SinkMissing(row["sink"], row["pending"], row["sink"] in settings.dlq.names).text)
 
 
 def change_jobs(

@@ -27,8 +27,9 @@ WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for")
 @json_option
 def status(as_json: bool) -> None:
     """Show every queue, every supervisor and the current job of each worker, the sinks of dead letters, and what keeps jobs from running."""
-    stats = use_store(load_settings(), lambda store: store.stats())
-    found = problems(stats)
+    settings = load_settings()
+    stats = use_store(settings, lambda store: store.stats())
+    found = problems(stats, settings.dlq.names)
     if as_json:
         print_json({**stats, "problems": [each._asdict() for each in found]})
         return

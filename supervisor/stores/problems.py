@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from datetime import datetime
 from shlex import quote
 from typing import Any, NamedTuple
@@ -107,12 +107,13 @@ def missing_handler(handler: str, present: Present) -> Problem:
     )
 
 
-def problems(status: Row) -> list[Problem]:
-    """Return the problems of a status (as `Queries.stats`), those that stop most jobs first."""
-    return list(_found(status, Present(status)))
+def problems(status: Row, configured: Container[str] = ()) -> list[Problem]:
+    """Return the problems of a status (as `Queries.stats`), those that stop most jobs first. `configured` are the sinks of the
+    config at hand."""
+    return list(_found(status, Present(status), configured))
 
 
-def _found(status: Row, present: Present) -> Iterator[Problem]:
+def _found(status: Row, present: Present, configured: Container[str]) -> Iterator[Problem]:
     if not present.live:
         yield no_supervisor(present)
     for each in present.gone:
@@ -143,5 +144,5 @@ def _found(status: Row, present: Present) -> Iterator[Problem]:
             yield Problem(it["kind"], f"{name_of(each)}: {it['message']}", it["what_to_do"])
     for row in status["sinks"]:
         if row["pending"] and not row["supervisors"]:
-            missing = SinkMissing(row["sink"], row["pending"])
+            missing = SinkMissing(row["sink"], row["pending"], row["sink"] in configured)
             yield Problem("sink_missing", missing.message, missing.what_to_do)

@@ -36,7 +36,7 @@ def test_a_sink_that_was_removed_is_waited_for_until_it_is_dropped(command: Comm
     ids = fail(command, 3)
     wait_offered(command, "a", ids)
     before.logged("dead letter not accepted by sink b")
-    refused = command.call("dlq", "drop-sink", "b")
+    refused = command.call("dlq", "drop-sink", "b", config="two")
     assert (refused.code, "sink b: a running supervisor has it" in refused.err) == (2, True)
     before.signal(signal.SIGTERM)
     before.wait()
@@ -52,6 +52,14 @@ def test_a_sink_that_was_removed_is_waited_for_until_it_is_dropped(command: Comm
     assert why not in command.ask("dlq", "show", str(new))
     sinks = [{"sink": "a", "pending": 0, "supervisors": 1}, {"sink": "b", "pending": 3, "supervisors": 0}]
     assert command.status()["sinks"] == sinks
+    wait = f"{why.partition(':')[0]}: the config has it, so start or restart a supervisor"
+    for command_line in (("dlq", "list"), ("dlq", "show", str(ids[0])), ("status",)):
+        assert wait in (shown := command.call(*command_line, config="two").out) and "drop-sink" not in shown
+    refused = command.call("dlq", "drop-sink", "b", config="two")
+    assert (refused.code, "sink b is in " in refused.err and "two.yaml; remove it there first" in refused.err) == (
+        2,
+        True,
+    )
     assert command.ask("dlq", "drop-sink", "b") == "dropped sink b: 3 dead letters waited for it\n"
     assert {command.job(id)["dead_letter"] for id in ids} == {"delivered"}
     assert command.status()["sinks"] == sinks[:1]
