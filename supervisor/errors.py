@@ -32,7 +32,7 @@ class StoreDamaged(StoreBroken):
 
 
 class StoreReplaced(StoreUnavailable):
-    """The database file was deleted, moved or replaced since it was opened: nothing that this connection does is seen by others. A
+    """The database file was deleted, moved, replaced, truncated or overwritten since it was opened: nothing that this connection does is seen by others. A
     supervisor ends; a program opens the store anew."""
 
 

@@ -275,7 +275,7 @@ class StoreBecameUnavailable(NamedTuple):
 
 
 class StoreLost(NamedTuple):
-    """The database file was deleted, moved or replaced. The supervisor exits, since others would not see what it writes."""
+    """The database file was deleted, moved, replaced, truncated or overwritten. The supervisor exits, since others would not see what it writes."""
 
     error: str
 

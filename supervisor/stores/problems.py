@@ -109,7 +109,7 @@ def missing_handler(handler: str, present: Present) -> Problem:
 
 def problems(status: Row, configured: Container[str] = ()) -> list[Problem]:
     """Return the problems of a status (as `Queries.stats`), those that stop most jobs first. `configured` are the sinks of the
-    config at hand."""
+    config in use."""
     return list(_found(status, Present(status), configured))
 
 

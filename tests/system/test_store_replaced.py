@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sqlite3
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -109,3 +110,39 @@ def test_after_hup_a_store_behind_a_link_that_leads_elsewhere_is_reported_and_pl
     assert f"a restart is needed for: store (its path leads to {second} now, and led to {first})" in line
     command.config = command.folder / "releases" / "1" / "supervisor.yaml"
     assert command.until(command.enqueue("name"), "succeeded")["result"] == "two"
+
+
+def overwrite_beginning(folder: Path) -> None:
+    with (folder / "jobs.db").open("r+b") as file:
+        file.write(b"\xa5" * 3 * 4096)
+
+
+def truncate(folder: Path) -> None:
+    (folder / "jobs.db").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("change", "why", "said"),
+    [
+        (overwrite_beginning, "file is not a database: it was overwritten while it was open", "file is not a database"),
+        (truncate, "the file was truncated while it was open", "the file is empty, but its log is there"),
+    ],
+)
+def test_a_file_that_is_overwritten_or_truncated_is_lost_and_commands_say_so_at_once(
+    command: Command, change: Callable[[Path], None], why: str, said: str
+) -> None:
+    serving(command)
+    command.enqueue("waits")
+    run = command.run()
+    wait_for((command.folder / "begun").exists)
+    change(command.folder)
+    for arguments in (("status",), ("enqueue", "--force", "name"), ("check",)):
+        began = time.monotonic()
+        ended = command.call(*arguments)
+        assert (ended.code != 0, said in ended.err, time.monotonic() - began < 8.0) == (True, True, True), ended
+    line = run.logged(f"store lost: {command.folder}/jobs.db: {why}")
+    assert "ERROR" in line and "restore it from a backup" in line
+    (command.folder / "go").touch()
+    assert run.wait() == 1
+    assert "Traceback" not in run.log
+    delete_all(command.folder)

@@ -90,7 +90,7 @@ class Connection:
             )
             self._file = FileIdentity(self.path)
         self._sqlite.text_factory = bytes
-        self._log = WriteAheadLog(self.path, self._sqlite, limits)
+        self._log = WriteAheadLog(self._file, self.path, self._sqlite, limits)
         self.counts = Counts(self)
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Connection:
         acts, self._after_commit = self._after_commit, []
         for act in acts:
             act()
-        self._log.keep_short()
+        self._log.look()
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
@@ -241,18 +241,19 @@ class Counts:
 
 class WriteAheadLog:
     """The write-ahead log of the database. SQLite's own checkpoints can't reuse it while another program reads an old snapshot:
-    then it grows, and is shortened here afterwards."""
+    then it grows, and is shortened here afterwards. The file itself is looked at as often."""
 
-    def __init__(self, path: Path, sqlite: sqlite3.Connection, limits: SqliteLimits) -> None:
-        self._path, self._sqlite, self._limits = path, sqlite, limits
+    def __init__(self, file: FileIdentity, path: Path, sqlite: sqlite3.Connection, limits: SqliteLimits) -> None:
+        self._file, self._path, self._sqlite, self._limits = file, path, sqlite, limits
         self._looked_at = time.monotonic()
         self._warned_at = float("-inf")
 
-    def keep_short(self) -> None:
-        """Shorten the log if it is too long; call this after each transaction."""
+    def look(self) -> None:
+        """Shorten the log if it is too long, and note if the file is lost; call this after each transaction."""
         if time.monotonic() - self._looked_at < self._limits.wal_seconds:
             return
         self._looked_at = time.monotonic()
+        self._file.look()
         with suppress(OSError, sqlite3.Error):
             if beside(self._path, "-wal").stat().st_size > self._limits.wal_bytes:
                 self._shorten()

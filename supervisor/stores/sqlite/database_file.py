@@ -6,13 +6,16 @@ import errno
 import os
 import sqlite3
 import stat
-from contextlib import suppress
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 from supervisor.errors import RowRefused, StoreBroken, StoreDamaged, StoreError, StoreReplaced, StoreUnavailable
 from supervisor.text.os_errors import not_writable
 
 OLDEST_SQLITE = (3, 35, 0)
+LOOK_AGAIN = 0.1
+"""The seconds between two looks at an empty file."""
 
 _UNAVAILABLE = frozenset({
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN,
@@ -35,6 +38,10 @@ def prepare_file(path: Path, create: bool) -> None:
             f"SQLite {sqlite3.sqlite_version} is too old; expected {'.'.join(map(str, OLDEST_SQLITE))} or newer"
         )
     if _exists(path):
+        if _is_truncated(path):
+            raise StoreDamaged(
+                f"{path}: the file is empty, but its log is there: it was truncated; stop all that use it, and restore it from a backup"
+            )
         return
     if not create:
         raise StoreError(f"{path}: no such database")
@@ -60,16 +67,40 @@ def _create(path: Path) -> None:
             os.close(fd)
 
 
+def _is_truncated(path: Path) -> bool:
+    """Return whether the file is empty although a store was made in it: SQLite would wait for its other users in vain, or begin a new
+    store silently. The second look is for a file that another process makes at this moment beside the log of a deleted one."""
+    for pause in (0.0, LOOK_AGAIN):
+        time.sleep(pause)
+        if path.stat().st_size or not beside(path, "-wal").exists():
+            return False
+    return True
+
+
 class FileIdentity:
-    """The file that is at `path` now. SQLite itself continues to use a file that was deleted or replaced, so that all commits
-    are lost."""
+    """The file that is at `path` now. SQLite itself continues to use a file that was deleted, replaced, truncated or overwritten, so
+    that all commits are lost. `lost` is the reason once that is known."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
         self._file = os.stat(self._path)  # noqa: PTH116
+        self._uri = f"{path.as_uri()}?mode=rw"  # which makes no file
+        self.lost: str | None = None
+
+    def look(self) -> None:
+        """Open the file as any other program does, which reads its first pages anew: the connections that are open keep them."""
+        try:
+            with closing(sqlite3.connect(self._uri, uri=True, timeout=0.0)) as other:
+                other.execute("select count(*) from sqlite_master")
+        except sqlite3.Error as error:
+            if code_of(error) in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+                self.lost = f"{error}: it was overwritten while it was open, so restore it from a backup"
 
     def check(self) -> None:
-        """Raise StoreReplaced if another file is at the path, or none. Each transaction begins with this."""
+        """Raise StoreReplaced if another file is at the path, or none, or if it is empty or was overwritten. Each transaction begins
+        with this."""
+        if self.lost is not None:
+            raise StoreReplaced(f"{self._path}: {self.lost}")
         try:
             there = os.stat(self._path)  # noqa: PTH116
         except (FileNotFoundError, NotADirectoryError):
@@ -78,6 +109,9 @@ class FileIdentity:
             return
         if there is None or there.st_ino != self._file.st_ino or there.st_dev != self._file.st_dev:
             raise StoreReplaced(f"{self._path}: the file was deleted, moved or replaced while it was open")
+        if there.st_size == 0 and self._file.st_size:
+            raise StoreReplaced(f"{self._path}: the file was truncated while it was open, so restore it from a backup")
+        self._file = there
 
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
