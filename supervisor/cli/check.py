@@ -22,7 +22,8 @@ from supervisor.config.file_permissions import open_to_others
 from supervisor.config.misspelt import doubtful_queues, unknown_handlers
 from supervisor.config.settings import Settings
 from supervisor.config.yaml_reader import Keys
-from supervisor.dead_letters.opening import BuiltInSinks, build_sinks, close_sinks, not_built_in_time
+from supervisor.dead_letters.file_sink import FileSink
+from supervisor.dead_letters.opening import BuiltInSinks, build_sinks, close_sinks, not_built_in_time, sink_key
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
@@ -158,6 +159,11 @@ def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes
     def build() -> None:
         sinks, errors = build_sinks(settings, manager, begun.append)
         found.extend(errors)
+        found.extend(
+            f"{sink_key(settings, sink.key)}: sink {sink.type!r}: {refused}"
+            for sink in settings.dlq.sinks
+            if isinstance(built := sinks.get(sink.name), FileSink) and (refused := built.refused())
+        )
         done.set()
         close_sinks(sinks.values())
 

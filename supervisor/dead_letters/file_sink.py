@@ -14,6 +14,8 @@ from typing import Any
 
 import orjson
 
+from supervisor.text.os_errors import not_writable
+
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -60,6 +62,17 @@ class FileSink:
             self._append(b"".join(lines.values()))
         return list(lines)
 
+    def refused(self) -> str | None:
+        """Return why this user may not write the file, and what to do. None if it may, as far as that shows without opening it."""
+        there = self.path if os.path.lexists(self.path) else self.path.parent
+        if not os.access(there, (os.R_OK | os.W_OK) if there is self.path else (os.W_OK | os.X_OK), effective_ids=True):
+            return not_writable([self.path])
+        is_other = there is self.path and not _is_trusted(there.stat())
+        return self._not_own(there.stat()) if is_other else None
+
+    def _not_own(self, status: os.stat_result) -> str:
+        return f"{self.path} is a file of user {status.st_uid}; expected a file of this user, or none yet"
+
     def close(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
@@ -89,7 +102,13 @@ class FileSink:
             self.close()
 
     def _open(self) -> int:
-        fd = _open_own(self.path)
+        try:
+            fd = _open_own(self.path)
+        except OSError as error:
+            refused = self.refused() if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) else None
+            if refused is None:
+                raise
+            raise OSError(error.errno, refused) from None
         self._fd = fd
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
@@ -97,7 +116,7 @@ class FileSink:
             raise OSError(f"{self.path} is not a regular file")
         if not _is_trusted(status):
             self.close()
-            raise OSError(f"{self.path} is a file of user {status.st_uid}; expected a file of this user, or none yet")
+            raise OSError(self._not_own(status))
         # Whoever created the file may have been killed before this step, so the folder is synced at every opening.
         _sync_folder(self.path.resolve().parent)
         return fd

@@ -172,3 +172,22 @@ def test_every_command_refuses_a_current_folder_that_this_user_may_not_enter(
     )  # fmt: skip
     assert ended.returncode == 2
     assert ended.stderr.startswith("Error: supervisor.yaml: Permission denied; expected")
+
+
+def test_a_sink_whose_file_this_user_may_not_write_is_named_by_check_and_by_run_with_the_chown(
+    command: Command,
+) -> None:
+    require_root("a file of another user")
+    plugin = "from supervisor import handler\n@handler(max_retries=0)\ndef bad(job): raise ValueError\n"
+    command.write(
+        config="workers: {count: 1}\ndlq: {sinks: [{type: file, path: dead.jsonl}]}\n", plugins={"p.py": plugin}
+    )
+    dead = command.folder / "dead.jsonl"
+    dead.touch(0o600)
+    os.chown(dead, NOBODY, -1)
+    why = f"{dead}: Permission denied; expected one that this user may read and write: it belongs to user {NOBODY} "
+    refused(command, ["check"], f"dlq.sinks[0]: sink 'file': {why}")
+    command.enqueue("bad")
+    line = command.run(under=BOUND).logged("dead letter not accepted by sink file")
+    assert why in line and f"chown root {dead}" in line
+    assert f"is a file of user {NOBODY}; expected a file of this user" in command.call("check").err, "without a mode"
