@@ -23,7 +23,7 @@ from supervisor.config.misspelt import doubtful_queues, unknown_handlers
 from supervisor.config.settings import Settings
 from supervisor.config.yaml_reader import Keys
 from supervisor.dead_letters.file_sink import FileSink
-from supervisor.dead_letters.opening import BuiltInSinks, build_sinks, close_sinks, not_built_in_time, sink_key
+from supervisor.dead_letters.opening import BuiltInSinks, SinkBuilder, close_sinks, sink_key
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
@@ -152,23 +152,21 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
 def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes) -> None:
     """Build the sinks as a supervisor does, under the same time limit, and close them."""
     manager.register(BuiltInSinks(), BuiltInSinks.NAME)
-    begun: list[str] = []
-    found: list[str] = []
+    builder = SinkBuilder(settings, manager)
     done, limit = Event(), settings.plugins.import_timeout
 
     def build() -> None:
-        sinks, errors = build_sinks(settings, manager, begun.append)
-        found.extend(errors)
-        found.extend(
+        builder.build()
+        builder.errors.extend(
             f"{sink_key(settings, sink.key)}: sink {sink.type!r}: {refused}"
             for sink in settings.dlq.sinks
-            if isinstance(built := sinks.get(sink.name), FileSink) and (refused := built.refused())
+            if isinstance(built := builder.sinks.get(sink.name), FileSink) and (refused := built.refused())
         )
         done.set()
-        close_sinks(sinks.values())
+        close_sinks(builder.sinks.values())
 
     building = start_thread(build, "check-sinks")
-    mistakes.add(*(found if done.wait(limit) else [not_built_in_time(settings, begun)]))
+    mistakes.add(*builder.errors_in_time(done.wait(limit)))
     building.join(limit if done.is_set() else 0.0)
 
 

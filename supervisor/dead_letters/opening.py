@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from supervisor.config.settings import Settings
+from supervisor.config.settings import Settings, SinkSettings
 from supervisor.dead_letters.file_sink import FileSink
-from supervisor.dead_letters.sink_runner import SinkRunner
-from supervisor.errors import ConfigError
 from supervisor.hooks import Sink, hookimpl
 from supervisor.plugins.manager import PluginManager
+from supervisor.plugins.validation import location
 from supervisor.text.names import did_you_mean_or_all
 from supervisor.text.units import format_duration
 
@@ -27,30 +26,45 @@ class BuiltInSinks:
         return {"file": FileSink}
 
 
-def build_sinks(
-    settings: Settings, plugins: PluginManager, on_build: Callable[[str], None] = lambda key: None
-) -> tuple[dict[str, Sink], list[str]]:
-    """Build the sinks, unless they are not in use. Return them by name, and a message for every one that is wrong. `on_build` is
-    called with the key of each before it is built: a constructor may block."""
-    types = plugins.merged("supervisor_sinks")
-    sinks: dict[str, Sink] = {}
-    errors = []
-    for sink in settings.dlq.sinks:
-        where = sink_key(settings, sink.key)
+class SinkBuilder:
+    """Builds the sinks, unless they are not in use. `build` is called in a thread, since a constructor may block: `sinks` by name, and
+    `errors`, a message for every one that is wrong, have what was found so far."""
+
+    def __init__(self, settings: Settings, plugins: PluginManager) -> None:
+        self.sinks: dict[str, Sink] = {}
+        self.errors: list[str] = []
+        self._settings, self._plugins = settings, plugins
+        self._under_way = sink_key(settings, "dlq.sinks")
+
+    def build(self) -> None:
+        """First find what shows without a call, so that a constructor that blocks hides none of it."""
+        types = self._plugins.merged("supervisor_sinks")
+        fit = [sink for sink in self._settings.dlq.sinks if self._fits(sink, types)]
+        for sink in fit if self._settings.dlq.active else ():
+            where, build = sink_key(self._settings, sink.key), types[sink.type]
+            self._under_way = f"{where}: sink {sink.name!r} of type {sink.type!r}{_place(build)}"
+            try:
+                self.sinks[sink.name] = build(**sink.options)
+            except (Exception, SystemExit) as error:
+                self.errors.append(f"{where}: sink {sink.type!r} can't be built: {type(error).__name__}: {error}")
+
+    def errors_in_time(self, ended: bool) -> list[str]:
+        """Return the errors at the end of the time for imports; `ended` is whether `build` has returned."""
+        if ended:
+            return self.errors
+        limit = format_duration(self._settings.plugins.import_timeout)
+        late = f"{self._under_way}: its constructor has not returned within {limit} (plugins.import_timeout)"
+        return [*self.errors, late]
+
+    def _fits(self, sink: SinkSettings, types: Mapping[str, Callable[..., Sink]]) -> bool:
+        where = sink_key(self._settings, sink.key)
         if sink.type not in types:
             hint = did_you_mean_or_all(sink.type, sorted(types))
-            errors.append(f"{where}.type: no plugin has a sink {sink.type!r}{hint}")
-            continue
-        build = types[sink.type]
-        if problem := _call_problem(build, sink.options):
-            errors.append(f"{where}: sink {sink.type!r}: {problem}")
-        elif settings.dlq.active:
-            on_build(sink.key)
-            try:
-                sinks[sink.name] = build(**sink.options)
-            except (Exception, SystemExit) as error:
-                errors.append(f"{where}: sink {sink.type!r} can't be built: {type(error).__name__}: {error}")
-    return sinks, errors
+            self.errors.append(f"{where}.type: no plugin has a sink {sink.type!r}{hint}")
+            return False
+        if problem := _call_problem(types[sink.type], sink.options):
+            self.errors.append(f"{where}: sink {sink.type!r}: {problem}")
+        return problem is None
 
 
 def close_sinks(sinks: Iterable[Sink]) -> None:
@@ -64,22 +78,10 @@ def sink_key(settings: Settings, key: str) -> str:
     return f"{settings.path}: {key}" if settings.path else key
 
 
-def not_built_in_time(settings: Settings, begun: Sequence[str]) -> str:
-    """Return the message about the last sink that was begun."""
-    limit = format_duration(settings.plugins.import_timeout)
-    where = sink_key(settings, begun[-1] if begun else "dlq.sinks")
-    return f"{where}: its constructor has not returned within {limit} (plugins.import_timeout)"
-
-
-def open_sinks(settings: Settings, plugins: PluginManager, on_build: Callable[[str], None]) -> list[SinkRunner]:
-    """Build the sinks and return their runners. Raises ConfigError with a message for every sink that can't be built."""
-    if not settings.dlq.active:
-        return []
-    sinks, errors = build_sinks(settings, plugins, on_build)
-    if errors:
-        close_sinks(sinks.values())
-        raise ConfigError(errors)
-    return [SinkRunner(name, built) for name, built in sinks.items()]
+def _place(build: Callable[..., Any]) -> str:
+    """Return the file and the line of a constructor, as an addition to a message."""
+    file, line = location(build.__init__ if inspect.isclass(build) else build)
+    return f" ({file}:{line})" if file else ""
 
 
 def _call_problem(build: Callable[..., Any], options: Mapping[str, Any]) -> str | None:

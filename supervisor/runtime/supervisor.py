@@ -13,7 +13,7 @@ from random import random
 
 from supervisor import events
 from supervisor.config.settings import Settings
-from supervisor.dead_letters.opening import BuiltInSinks, not_built_in_time, open_sinks
+from supervisor.dead_letters.opening import BuiltInSinks, SinkBuilder, close_sinks
 from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.dead_letters.sink_runner import SinkRunner
 from supervisor.engine.coordinator import Coordinator
@@ -166,16 +166,20 @@ class Supervisor:
                 timer.cancel()
 
     async def _open_sinks(self, parts: Parts) -> list[SinkRunner]:
-        """Build the sinks in a thread, since a constructor may block. Raises ConfigError if one blocks for too long."""
-        limit, begun = self.settings.plugins.import_timeout, list[str]()
-        opening = asyncio.get_running_loop().run_in_executor(
-            self._executor, open_sinks, self.settings, parts.plugins, begun.append
-        )
-        opening.add_done_callback(drop_error)
-        await asyncio.wait((opening,), timeout=limit)
-        if not opening.done():
-            raise ConfigError([not_built_in_time(self.settings, begun)])
-        return opening.result()
+        """Build the sinks in a thread, since a constructor may block. Raises ConfigError with all that is wrong with them, also if one
+        blocks for too long."""
+        if not self.settings.dlq.active:
+            return []
+        builder = SinkBuilder(self.settings, parts.plugins)
+        building = asyncio.get_running_loop().run_in_executor(self._executor, builder.build)
+        building.add_done_callback(drop_error)
+        await asyncio.wait((building,), timeout=self.settings.plugins.import_timeout)
+        if errors := builder.errors_in_time(building.done()):
+            if building.done():
+                close_sinks(builder.sinks.values())
+            raise ConfigError(errors)
+        building.result()
+        return [SinkRunner(name, built) for name, built in builder.sinks.items()]
 
     def _assemble(
         self, parts: Parts, store: Store, reports: Sequence[SourceReport], runners: Sequence[SinkRunner]

@@ -187,10 +187,40 @@ def test_a_sink_whose_constructor_hangs_is_named_and_a_signal_ends_the_start(com
     command.write(config=config.format("1s"), plugins={"pager.py": plugin})
     run = command.run()
     assert run.wait() == 2
-    assert "dlq.sinks[0]: its constructor has not returned within 1s (plugins.import_timeout)" in run.log
+    hangs = f"dlq.sinks[0]: sink 'pager' of type 'pager' ({command.folder}/plugins/pager.py:5)"
+    assert f"{hangs}: its constructor has not returned within 1s (plugins.import_timeout)" in run.log
     command.write(config=config.format("60s"))
     (command.folder / "begun").unlink()
     run = command.run()
     wait_for((command.folder / "begun").exists)
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
+
+
+def test_check_and_run_name_every_mistake_of_the_sinks_also_beside_one_that_hangs(command: Command) -> None:
+    plugin = """
+        import time
+        from supervisor import hookimpl
+        class Hangs:
+            def __init__(self):
+                time.sleep(99)
+        def raises():
+            raise RuntimeError("no route")
+        @hookimpl
+        def supervisor_sinks():
+            return {"hangs": Hangs, "raises": raises}
+        """
+    sinks = "{type: raises}, {type: hangs, name: slow}, {type: nosuch}, {type: file}"
+    command.write(
+        config=f"dlq: {{sinks: [{sinks}]}}\nplugins: {{paths: [plugins], import_timeout: 1s}}\n",
+        plugins={"p.py": plugin},
+    )
+    expected = [
+        "dlq.sinks[0]: sink 'raises' can't be built: RuntimeError: no route",
+        f"dlq.sinks[1]: sink 'slow' of type 'hangs' ({command.folder}/plugins/p.py:5): its constructor has not returned",
+        "dlq.sinks[2].type: no plugin has a sink 'nosuch'",
+        "dlq.sinks[3]: sink 'file': missing a required argument: 'path'",
+    ]
+    for ended in (command.call("check"), command.call("run")):
+        assert ended.code == 2
+        assert [each for each in expected if each not in ended.err] == [], ended.err

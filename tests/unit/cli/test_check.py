@@ -133,19 +133,20 @@ def supervisor_sinks(): return {{"mail": Sink}}
         ("raise RuntimeError(f'no route to {host}')", "sink 'mail' can't be built: RuntimeError: no route to mailer"),
         (
             "import os; os.read(os.pipe()[0], 1)",
+            "sink 'mail' of type 'mail' ({folder}/plugins/sinks.py:5): "
             "its constructor has not returned within 50ms (plugins.import_timeout)",
         ),
     ],
 )
 def test_check_finds_a_sink_of_a_plugin_that_can_not_be_built(
-    call: Call, scanned: None, constructor: str, error: str
+    call: Call, scanned: None, tmp_path: Path, constructor: str, error: str
 ) -> None:
     write("plugins/sinks.py", SINK.format(constructor=constructor))
     config = "plugins: {paths: [plugins], import_timeout: 50ms}\ndlq: {sinks: [{type: mail, host: mailer}]}\n"
     write("supervisor.yaml", config)
     answer = call("check")
     assert (answer.code, answer.err.splitlines()[-1]) == (2, "1 mistake")
-    assert f"Error: supervisor.yaml: dlq.sinks[0]: {error}" in answer.err
+    assert f"Error: supervisor.yaml: dlq.sinks[0]: {error.format(folder=tmp_path)}" in answer.err
 
 
 def test_check_closes_the_sinks_that_it_has_built(call: Call, scanned: None) -> None:
