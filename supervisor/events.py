@@ -238,8 +238,7 @@ class DeadLettersFailed(NamedTuple):
 
 
 class SinkMissing(NamedTuple):
-    """Pending dead letters wait for a sink that no running supervisor has; `pending` is their number, at most MAX_COUNTED.
-    `configured` is whether the config of the command that reports it has the sink: then only a supervisor is missing."""
+    """Pending dead letters, at most MAX_COUNTED, wait for a sink that no running supervisor has. `configured`: the config has it."""
 
     sink: str
     pending: int
@@ -259,6 +258,13 @@ class SinkMissing(NamedTuple):
     @property
     def text(self) -> str:
         return f"{self.message}: {self.what_to_do}"
+
+
+class SinkCutOff(NamedTuple):
+    """A call of a sink had not returned at the end of the supervisor, which exits without it."""
+
+    sink: str
+    text: str
 
 
 class DeadLettersStale(NamedTuple):

@@ -12,11 +12,15 @@ from supervisor.dead_letters.sink_runner import LIMITS, BatchSplitter, SinkRunne
 from supervisor.engine.store_writer import CallFailed, Purpose, Writer
 from supervisor.engine.tasks import report_error
 from supervisor.errors import RowsLocked
-from supervisor.events import Bus, DeadLettersFailed, DeadLettersPublished, DeadLettersStale
+from supervisor.events import Bus, DeadLettersFailed, DeadLettersPublished, DeadLettersStale, SinkCutOff
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import DeadLetter
 from supervisor.stores.sinks import Sinks
 
+CUT_OFF = (
+    "sink {sink}: its {call} has not returned at the end, and is cut off; dead letters that it has not accepted stay pending: give what "
+    "it waits for a time limit"
+)
 SLACK = 0.01  # seconds after a delay, so that a delayed dead letter is due by then
 
 
@@ -91,7 +95,14 @@ class DeadLetterPublisher:
                 task.cancel()
 
     async def close(self) -> None:
-        await asyncio.gather(*(runner.close() for runner in self._runners))
+        """Close the sinks. A sink may hang: it is reported if this is cancelled."""
+        try:
+            await asyncio.gather(*(runner.close() for runner in self._runners))
+        except asyncio.CancelledError:
+            for runner in self._runners:
+                if call := runner.call_under_way:
+                    self._bus.emit(SinkCutOff(runner.name, CUT_OFF.format(sink=runner.name, call=call)))
+            raise
 
     def _release(self, dead_letters: Sequence[DeadLetter]) -> None:
         """End the claim, so that the next supervisor need not wait until it expires."""

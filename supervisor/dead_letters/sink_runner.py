@@ -168,6 +168,7 @@ class SinkRunner:
         self._sink = sink
         self._calls = caller(name)
         self._under_way: asyncio.Future[frozenset[int]] | None = None
+        self._closing: asyncio.Future[None] | None = None
         self._overdue = False
         self._stopping = False
         self._rests_until = 0.0
@@ -186,6 +187,13 @@ class SinkRunner:
     def hangs(self) -> bool:
         """Whether a publish that was reported as timed out still goes on."""
         return self._overdue and self._under_way is not None and not self._under_way.done()
+
+    @property
+    def call_under_way(self) -> str | None:
+        """The method of the sink that has not returned."""
+        if self._under_way is not None and not self._under_way.done():
+            return "publish"
+        return "close" if self._closing is not None and not self._closing.done() else None
 
     @property
     def rest_seconds(self) -> float:
@@ -267,10 +275,10 @@ class SinkRunner:
 
     async def close(self) -> None:
         """Close the sink after a publish under way. An error of the sink is dropped."""
-        closed = self._calls.call(self._sink.close)
-        closed.add_done_callback(drop_error)
+        self._closing = self._calls.call(self._sink.close)
+        self._closing.add_done_callback(drop_error)
         self._calls.end()
-        await asyncio.wait([closed])
+        await asyncio.wait([self._closing])
 
 
 def _ids(returned: Any) -> frozenset[Any]:

@@ -273,7 +273,7 @@ def _dead_letters_stale(event: events.DeadLettersStale) -> None:
         _log(logging.WARNING, line, id, event.sink, event.what, job=id, sink=event.sink)
 
 
-def _sink_missing(event: events.SinkMissing) -> None:
+def _sink_warning(event: events.SinkMissing | events.SinkCutOff) -> None:
     _log(logging.WARNING, "%s", event.text, sink=event.sink)
 
 
@@ -381,7 +381,8 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.LeasesRecovered: _leases_recovered,
     events.DeadLettersPublished: _dead_letters_published,
     events.DeadLettersStale: _dead_letters_stale,
-    events.SinkMissing: _sink_missing,
+    events.SinkMissing: _sink_warning,
+    events.SinkCutOff: _sink_warning,
     events.StoreLost: _store_lost,
     events.StoreRepaired: _line(logging.WARNING, REPAIRED),
     events.LoopGap: _loop_gap,

@@ -171,6 +171,7 @@ def test_a_sink_that_hangs_holds_up_neither_another_sink_nor_jobs_nor_the_end(co
     command.until(command.enqueue("noop"), "succeeded")
     run.signal(signal.SIGTERM)
     assert run.wait() == 0
+    assert "WARNING sink a: its publish has not returned at the end, and is cut off" in run.log
     assert {job["dead_letter"] for job in command.jobs("--state", "failed")} == {"pending"}
     (command.folder / "a.hangs").unlink()
     command.run()

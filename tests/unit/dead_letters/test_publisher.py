@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from supervisor.config.settings import RetentionSettings
 from supervisor.dead_letters.publisher import DeadLetterPublisher, PublisherLimits
 from supervisor.dead_letters.sink_runner import LIMITS, SinkRunner
-from supervisor.events import DeadLettersFailed, DeadLettersStale
+from supervisor.events import DeadLettersFailed, DeadLettersStale, SinkCutOff
 from tests.stores.factories import promote
 from tests.unit.dead_letters.conftest import Play
 from tests.unit.dead_letters.scripted import DirectWriter, Scene, ScriptedSink
@@ -315,6 +317,35 @@ def test_a_sink_that_fails_to_close_is_no_fault_of_the_supervisor() -> None:
         assert not thread.is_alive()
         gc.collect()
         assert faults == []
+
+    asyncio.run(act())
+
+
+class HangingAtClose(Exiting):
+    def __init__(self) -> None:
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def close(self) -> None:
+        self.begun.set()
+        self.go.wait(30)
+
+
+def test_a_sink_whose_close_hangs_is_named_when_it_is_cut_off() -> None:
+    async def act() -> None:
+        here = Scene(asyncio.get_running_loop())  # type: ignore[arg-type]
+        sink = HangingAtClose()
+        runners = [SinkRunner("hangs", sink), SinkRunner("closes", FailingToClose())]
+        publisher = DeadLetterPublisher(DirectWriter(here.store), runners, here.bus, here.loop)  # type: ignore[arg-type]
+        await publisher.stop()
+        closing = asyncio.create_task(publisher.close())
+        while not sink.begun.is_set() or runners[1].call_under_way or not runners[1]._closing:
+            await asyncio.sleep(0.001)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        (event,) = here.emitted(SinkCutOff)
+        assert (event.sink, "its close has not returned at the end" in event.text) == ("hangs", True)
+        sink.go.set()
 
     asyncio.run(act())
 
