@@ -70,11 +70,11 @@ def _create(path: Path) -> None:
 def _is_truncated(path: Path) -> bool:
     """Return whether the file is empty although a store was made in it: SQLite would wait for its other users in vain, or begin a new
     store silently. The second look is for a file that another process makes at this moment beside the log of a deleted one."""
-    for pause in (0.0, LOOK_AGAIN):
-        time.sleep(pause)
-        if path.stat().st_size or not beside(path, "-wal").exists():
-            return False
-    return True
+    with suppress(FileNotFoundError):
+        if path.stat().st_size == 0 and beside(path, "-wal").exists():
+            time.sleep(LOOK_AGAIN)
+            return path.stat().st_size == 0 and beside(path, "-wal").exists()
+    return False
 
 
 class FileIdentity:
