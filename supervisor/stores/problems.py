@@ -107,6 +107,14 @@ def missing_handler(handler: str, present: Present) -> Problem:
     )
 
 
+def lacks_handler(handler: str, claimer: Row) -> Problem:
+    """Return why jobs wait though another supervisor has their handler: this one, which serves their queue, has claimed some."""
+    message = f"{name_of(claimer)} claims jobs for the handler {handler}, and releases them for later, since none of its plugins has it"
+    return Problem(
+        "handler_elsewhere", message, "another supervisor has it: give both the same plugins, or queues of their own"
+    )
+
+
 def problems(status: Row, configured: Container[str] = ()) -> list[Problem]:
     """Return the problems of a status (as `Queries.stats`), those that stop most jobs first. `configured` are the sinks of the
     config in use."""
@@ -140,6 +148,7 @@ def _found(status: Row, present: Present, configured: Container[str]) -> Iterato
     for handler in sorted({handler for each in present.live for handler in each["missing_handlers"]} - known):
         yield missing_handler(handler, present)
     for each in present.live:
+        yield from (lacks_handler(handler, each) for handler in each["missing_handlers"] if handler in known)
         for it in each["problems"]:
             yield Problem(it["kind"], f"{name_of(each)}: {it['message']}", it["what_to_do"])
     for row in status["sinks"]:

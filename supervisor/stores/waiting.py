@@ -10,6 +10,7 @@ from supervisor.retry import SUSPECT
 from supervisor.stores.problems import (
     Present,
     Row,
+    lacks_handler,
     missing_handler,
     name_of,
     no_supervisor,
@@ -86,12 +87,20 @@ def _scheduled(job: Row, due_in: float, present: Present) -> str:
         return _suspect()
     when = f"in {format_duration(due_in)}, at {job['due_at']}"
     if not job["retries"]:
+        if released := _claimed_without_handler(job, present):
+            return f"{released}; this job is due {when}; wait, {now}"
         return f"it is scheduled: due {when}; wait, {now}"
     causes = [error["cause"] for error in job["errors"][-1:]]
     failed = f"attempt {job['retries']} failed{''.join(f' ({cause})' for cause in causes)}, and the next is due {when}"
     if any(job["queue"] in each["spent_budgets"] for each in present.live):
         failed += f"; the retry budget of queue {job['queue']} is used up, so its retries wait for backoff.max"
     return f"{failed}; wait, {now}"
+
+
+def _claimed_without_handler(job: Row, present: Present) -> str:
+    """Return why the job was released. One that was claimed before has the limit of retries under which it was claimed."""
+    lacking = [each for each in present.serving(job["queue"]) if job["handler"] in each["missing_handlers"]]
+    return lacks_handler(job["handler"], lacking[0]).text if lacking and job["max_retries"] is not None else ""
 
 
 def _suspect() -> str:

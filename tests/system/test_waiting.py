@@ -92,6 +92,21 @@ def the_handler_is_missing(command: Command) -> int:
     return command.enqueue("nope")
 
 
+def another_supervisor_has_the_handler(command: Command) -> int:
+    serve(command)
+    command.write(plugins={"other.py": "from supervisor import handler\n@handler\ndef other(job): pass\n"})
+    command.run().logged("supervisor started")
+
+    def claimed_by_the_first() -> int:
+        id = command.enqueue("other")
+        assert (
+            wait_for(lambda: (state := command.job(id)["state"]) in ("scheduled", "succeeded") and state) == "scheduled"
+        )
+        return id
+
+    return wait_for(claimed_by_the_first)
+
+
 def its_plugin_did_not_import(command: Command) -> int:
     serve(command, mail="import nothing_like_this")
     return command.enqueue("mail")
@@ -210,6 +225,7 @@ REASONS: dict[Callable[[Command], int], tuple[str, str]] = {
     no_supervisor_runs: ("no supervisor is running: start one with: supervisor run", "no_supervisor"),
     no_supervisor_serves_the_queue: ("no running supervisor serves queue default (served: mail): add", "queue_not_served"),
     the_handler_is_missing: ("no running supervisor has the handler nope: correct or add", "handler_missing"),
+    another_supervisor_has_the_handler: ("claims jobs for the handler other, and releases them for later", "handler_elsewhere"),
     its_plugin_did_not_import: ("mail.py:1 did not load: ModuleNotFoundError: No module named", "plugin"),
     it_is_scheduled: ("it is scheduled: due in", ""),
     it_is_scheduled_in_a_paused_queue: ("besides, queue default is paused", "queue_paused"),
