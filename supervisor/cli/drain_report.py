@@ -55,6 +55,7 @@ class DrainReport:
         self._worker_ready: bool | None = None  # until workers are to start
         self._stopping = False
         self._left = self._left_out = ""
+        self._missing_handlers: list[str] = []
         self._code = 0
 
     def __call__(self, event: Event) -> None:
@@ -74,6 +75,7 @@ class DrainReport:
             self._plugin_errors.append(f"{where}: {event.error}")
         elif isinstance(event, SupervisorStopped):
             self._code, self._left, self._left_out = event.code, event.left, event.left_out
+            self._missing_handlers = [name for name in event.missing_handlers if not self._unserved.get(name)]
         elif isinstance(event, StoreBecameUnavailable | StoreAvailableAgain):
             self._unavailable = event.error if isinstance(event, StoreBecameUnavailable) else ""
         elif isinstance(event, SupervisorStopping):
@@ -115,6 +117,8 @@ class DrainReport:
         for handler, ids in self._unserved.items():
             if ids:
                 click.echo(f"no plugin serves handler {handler!r}: {counted(len(ids), 'job')}")
+        for handler in self._missing_handlers[:MAX_FAILURES]:
+            echo(f"no plugin serves handler {handler!r}, and jobs that are left need it")
         for purpose, error in self._refused.items() if self._code else ():
             echo(f"the store failed to {purpose}: {error}")
         if self._code and self._unavailable:

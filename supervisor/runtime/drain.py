@@ -12,9 +12,11 @@ from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.store_writer import NotDone, Purpose
 from supervisor.events import MAX_COUNTED
+from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
 
 LOOK_EVERY = 0.5  # seconds
+NAMED_AMONG = 1000  # jobs that are left, of which the missing handlers are named
 UNCOUNTED = "uncounted"
 FOR_OTHER_SINKS = "dead_letters_for_other_sinks"
 
@@ -26,6 +28,8 @@ class Left(NamedTuple):
     """The jobs and dead letters that the run should have done."""
     excluded: dict[str, int]
     """The jobs that the user has excluded: by a pause, by the horizon or by the queues to serve."""
+    missing_handlers: tuple[str, ...] = ()
+    """Of scheduled jobs of the served queues; no plugin of this supervisor serves them."""
 
 
 async def until_drained(
@@ -67,12 +71,12 @@ async def count_left(engine: Coordinator, latest: float | None) -> Left:
     even if they are due after `latest` now."""
     served, known = engine.settings.workers.queues, engine.handlers if engine.unknown_handlers.met else None
 
-    def count(store: Store) -> tuple[dict[str, int], list[dict[str, Any]], int]:
+    def count(store: Store) -> tuple[dict[str, int], list[dict[str, Any]], int, tuple[str, ...]]:
         remaining = store.remaining(served, latest)
         postponed = 0 if known is None or latest is None else _unknown_after(store, served, latest, known)
-        return remaining, store.stats()["queues"], postponed
+        return remaining, store.stats()["queues"], postponed, _missing_handlers(store, served, engine.handlers)
 
-    remaining, queues, postponed = await engine.writer.submit(count, Purpose.COUNT)
+    remaining, queues, postponed, missing = await engine.writer.submit(count, Purpose.COUNT)
     here = [row for row in queues if served is None or row["queue"] in served]
     elsewhere = [row for row in queues if served is not None and row["queue"] not in served]
     due = remaining.get("scheduled", 0)
@@ -85,7 +89,14 @@ async def count_left(engine: Coordinator, latest: float | None) -> Left:
         "due_after_the_horizon": later - postponed,
         "in_queues_not_served": sum(map(_unfinished, elsewhere)),
     }
-    return Left(remaining, {kind: n for kind, n in excluded.items() if n > 0})
+    return Left(remaining, {kind: n for kind, n in excluded.items() if n > 0}, missing)
+
+
+def _missing_handlers(store: Store, served: frozenset[str] | None, known: Collection[str]) -> tuple[str, ...]:
+    """Return the handlers among the newest scheduled jobs that no plugin serves here."""
+    jobs = store.list_jobs(state=JobState.SCHEDULED, limit=NAMED_AMONG, brief=True)
+    here = {job["handler"] for job in jobs if served is None or job["queue"] in served}
+    return tuple(sorted(here - {*known}))
 
 
 def _unfinished(row: dict[str, Any]) -> int:

@@ -99,7 +99,7 @@ class Shutdown:
             await self.wait_for(serving.engine.close(timeout), 2 * self._limits.flush)
         await self.wait_for(self._parts.hooks.stop())
         if processes := len(self._parts.pool.slots) + len(self._parts.pool.stuck):
-            left = Left({**left.remaining, "processes_that_do_not_exit": processes}, left.excluded)
+            left = left._replace(remaining={**left.remaining, "processes_that_do_not_exit": processes})
             return ExitCode.FATAL, left
         if serving is None and drain and self._stop.fault is None and not self._stop.signalled.is_set():
             return ExitCode.UNAVAILABLE, left  # it has given up to join the store

@@ -115,6 +115,18 @@ def test_jobs_that_no_plugin_serves_are_left_even_if_they_were_put_off_past_the_
     assert "left out: 1 due after the horizon" in run.out
 
 
+def test_a_drain_names_the_missing_handlers_of_jobs_that_it_did_not_claim(command: Command) -> None:
+    command.write(config="workers: {count: 1}\n", plugins=JOBS)
+    command.enqueue("noop", None, "--delay", "2h")
+    command.enqueue("nobody", None, "--delay", "2h")
+    run = command.run("--drain", "--horizon", "1s")
+    assert run.wait() == 0
+    assert "left out: 2 due after the horizon" in run.out
+    assert "no plugin serves handler 'nobody', and jobs that are left need it" in run.out
+    assert "'noop'" not in run.out
+    assert "; no plugin serves: nobody" in run.log
+
+
 def test_a_retry_in_backoff_is_waited_for_beside_jobs_that_no_plugin_serves(command: Command) -> None:
     command.write(config="workers: {count: 1}\nretry: {backoff: {base: 1s, factor: 1, jitter: none}}\n", plugins=JOBS)
     nobody = [command.enqueue("nobody") for _ in range(3)]
