@@ -19,6 +19,8 @@ from supervisor.text.units import counted, format_duration
 logger = logging.getLogger(LOGGER)
 _without_passwords = NO_SECRETS
 _MAX_ERROR = 300
+_MAX_SIGNALS = 10, 10.0
+"""The number of equal lines about signals in so many seconds: each signal is wanted, and the line of a reload precedes its result."""
 REPAIRED = "store repaired, since another program has changed its rows: %s"
 _NOT_SERVED = {
     "unknown_handler": "no plugin serves it",
@@ -32,6 +34,7 @@ class LogSubscriber:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._repeats, self._store_errors = RateLimit(clock), RateLimit(clock)
+        self._signals = RateLimit(clock, *_MAX_SIGNALS)
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             **_WRITERS,
             events.HookFailed: self._hook_failed,
@@ -58,7 +61,7 @@ class LogSubscriber:
             _log(logging.WARNING, "hook %s of plugin %s %s%s", *event, _times(held))
 
     def _signal_received(self, event: events.SignalReceived) -> None:
-        if (held := self._repeats.allow(event)) is not None:
+        if (held := self._signals.allow(event)) is not None:
             _log(logging.INFO, "%s received: %s%s", event.signal, event.effect, _times(held))
 
     def _forkserver_exited(self, event: events.ForkserverExited) -> None:

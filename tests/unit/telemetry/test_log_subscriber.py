@@ -284,6 +284,14 @@ def test_an_unknown_handler_is_logged_once_a_minute_however_many_jobs_it_has(
     assert line == f"{start}, and tried again later (1999 more times since the last such line)"
 
 
+def test_each_signal_is_logged_up_to_ten_in_ten_seconds(log: Any, clock: Clock) -> None:
+    event = events.SignalReceived("SIGHUP", "reload")
+    assert log(*[event] * 12) == ["INFO SIGHUP received: reload"] * 10
+    clock.now += 10
+    line = "INFO SIGHUP received: reload"
+    assert log(event, event) == [f"{line} (2 more times since the last such line)", line]
+
+
 def test_workers_that_cannot_start_for_one_reason_are_logged_once_a_minute(log: Any, clock: Clock) -> None:
     why = "could not be started: no memory"
     lines = log(*[events.WorkerExited(number, 0, "crash", why, None) for number in range(1, 100)])
