@@ -32,6 +32,8 @@ def opened_store(settings: Settings, *, create: bool = False) -> Iterator[Store]
         raise StoreError("store: memory:// exists in one process only, so no other command can see its jobs")
     file = settings.store_file
     if file is not None and not create and is_absent(file):
+        if (wrong := _wrong_folder(settings)) is not None:
+            raise StoreError(f"{wrong}: name the config with -c FILE, or change the folder")
         raise StoreError(f"no store yet: {file} does not exist; supervisor enqueue and supervisor run create it")
     openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
     store = once_available(lambda: open_store(settings.store, create=create, base=settings.base, openers=openers))
@@ -58,15 +60,21 @@ def is_absent(file: Path) -> bool:
 
 
 def refuse_wrong_folder(settings: Settings, result: str) -> None:
-    """Raise UserMistake if nothing in the current folder shows that a supervisor runs there: no store, config or plugins."""
-    if settings.path is not None or settings.store_file is None or not is_absent(settings.store_file):
-        return
-    folders = [path_of(path, settings.base) for path in settings.plugins.paths]
-    if all(map(is_absent, folders)):
+    """Raise UserMistake if nothing in the current folder shows that a supervisor runs there."""
+    if (wrong := _wrong_folder(settings)) is not None:
         raise UserMistake(
-            f"{without_config(settings)}; nor is there {settings.store_file.name} or a folder {folders[0].name}: {result}; "
-            "name the config with -c FILE, or write an empty supervisor.yaml if a new store is wanted here"
+            f"{wrong}: {result}; name the config with -c FILE, or write an empty supervisor.yaml if a new store is wanted here"
         )
+
+
+def _wrong_folder(settings: Settings) -> str | None:
+    """Return what the current folder lacks if it has no store, no config and no plugins."""
+    if settings.path is not None or settings.store_file is None or not is_absent(settings.store_file):
+        return None
+    folders = [path_of(path, settings.base) for path in settings.plugins.paths]
+    if not all(map(is_absent, folders)):
+        return None
+    return f"{without_config(settings)}; nor is there {settings.store_file.name} or a folder {folders[0].name}"
 
 
 def private_files(settings: Settings) -> list[Path]:

@@ -111,6 +111,12 @@ def test_no_store_is_made_in_a_folder_where_no_supervisor_runs(call: Call, tmp_p
     answer = call("enqueue", "mail")
     assert (answer.code, answer.out) == (2, "")
     assert f"{tmp_path} has no supervisor.yaml and no etc/supervisor.yaml; nor is there jobs.db" in answer.err
+    shown = call("status")
+    assert shown.code == 2
+    assert (
+        "has no supervisor.yaml and no etc/supervisor.yaml; nor is there jobs.db or a folder plugins: name" in shown.err
+    )
+    assert "create it" not in shown.err
     assert list(tmp_path.iterdir()) == []
     write("supervisor.yaml", "")
     assert call("enqueue", "mail").out == "1\n"
