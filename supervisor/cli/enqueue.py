@@ -10,16 +10,18 @@ from typing import Any
 import click
 
 from supervisor.cli.completion import complete_handler
-from supervisor.cli.context import UserMistake, load_settings
+from supervisor.cli.context import UserMistake, echo, load_settings
 from supervisor.cli.exit_codes import DONE
 from supervisor.cli.known_handlers import NO_LINES, Lines, refuse_misfits, refuse_unknown_handlers
 from supervisor.cli.options import config_option
 from supervisor.cli.store_access import refuse_wrong_folder, use_store
 from supervisor.client.client import BatchBuilder, enqueue_row
+from supervisor.config.misspelt import named_queues
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob, StoreMissing
 from supervisor.stores.opening import is_postgres
 from supervisor.stores.records import EnqueueBatch
+from supervisor.text.names import did_you_mean
 from supervisor.text.strict_json import decode
 
 MAX_PROBLEMS = 20  # bad lines named in the message
@@ -121,6 +123,20 @@ def _enqueue(settings: Settings, rows: EnqueueBatch, force: bool, lines: Lines =
         refuse_unknown_handlers(settings, rows, lines)
         refuse_misfits(settings, rows, lines)
     try:
-        return use_store(settings, lambda store: store.enqueue(rows), create=not is_postgres(settings.store))
+        ids = use_store(settings, lambda store: store.enqueue(rows), create=not is_postgres(settings.store))
     except StoreMissing as missing:  # it may have been dropped, or the URL may be that of another database
         raise UserMistake(f"{missing}: nothing was enqueued; supervisor run makes a new store there") from None
+    _warn_of_unnamed_queues(settings, rows)
+    return ids
+
+
+def _warn_of_unnamed_queues(settings: Settings, rows: EnqueueBatch) -> None:
+    """Warn of queues that the config does not name, if its supervisor serves only those that it names."""
+    named = named_queues(settings)
+    unnamed = sorted({row.queue for row in rows.kinds} - named) if settings.workers.queues else []
+    for queue in unnamed[:MAX_PROBLEMS]:
+        hint = did_you_mean(queue, named)
+        echo(
+            f"Warning: no key of the config has a queue {queue!r}{hint}; its jobs wait until a supervisor serves it",
+            err=True,
+        )

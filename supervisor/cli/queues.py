@@ -10,7 +10,8 @@ from supervisor.cli.options import SuggestingGroup, config_option, json_option, 
 from supervisor.cli.render import print_json
 from supervisor.cli.status import print_queues
 from supervisor.cli.store_access import use_store
-from supervisor.config.settings import DEFAULT_QUEUE, Settings
+from supervisor.config.misspelt import named_queues
+from supervisor.config.settings import Settings
 from supervisor.stores.protocol import Store
 from supervisor.text.names import did_you_mean
 
@@ -44,8 +45,7 @@ def pause(queue: str) -> int:
     settings = load_settings()
     was_paused, with_jobs = _set_paused(settings, queue, True)
     click.echo(f"{queue}: was paused already" if was_paused else f"{queue}: paused")
-    known = {*with_jobs, *settings.queues, *(settings.workers.queues or ()), DEFAULT_QUEUE}
-    known |= {handler.queue for handler in settings.handlers.values() if handler.queue}
+    known = {*with_jobs, *named_queues(settings)}
     if queue not in known and not was_paused:
         echo(f"Warning: no job and no key of the config has a queue {queue!r}{did_you_mean(queue, known)}", err=True)
     return DONE

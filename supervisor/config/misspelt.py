@@ -50,6 +50,12 @@ def doubtful_queues(settings: Settings) -> list[str]:
     ]
 
 
+def named_queues(settings: Settings) -> set[str]:
+    """Return the queues that keys of the config name."""
+    of_handlers = {handler.queue for handler in settings.handlers.values() if handler.queue}
+    return {DEFAULT_QUEUE, *settings.queues, *(settings.workers.queues or ()), *of_handlers}
+
+
 def _hint(queue: str, others: Collection[str]) -> str:
     """Return a hint at a similar name that is not in use itself. Names that differ in numbers only are not meant to be the same."""
     if queue == DEFAULT_QUEUE:

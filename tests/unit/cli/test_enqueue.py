@@ -33,6 +33,18 @@ def test_enqueue_uses_the_queue_of_the_handler(call: Call) -> None:
     assert [call("jobs", "show", id, "--json").json["queue"] for id in (1, 2)] == ["slow", "fast"]
 
 
+def test_a_queue_that_the_config_does_not_name_is_warned_of_if_it_lists_those_served(call: Call) -> None:
+    write("supervisor.yaml", "workers: {queues: [default, mail]}")
+    rest = "; its jobs wait until a supervisor serves it\n"
+    warning = f"Warning: no key of the config has a queue 'mial', did you mean 'mail'?{rest}"
+    assert call("enqueue", "ok", "--queue", "mial") == (0, "1\n", warning)
+    write("jobs.jsonl", '{"handler": "ok", "queue": "mial"}\n{"handler": "ok", "queue": "mail"}\n')
+    assert call("enqueue", "--file", "jobs.jsonl") == (0, "2\n", warning)
+    assert call("enqueue", "ok", "--queue", "mail").err == call("enqueue", "ok").err == ""
+    write("supervisor.yaml", "queues: {mail: {}}")
+    assert call("enqueue", "ok", "--queue", "mial").err == ""
+
+
 def test_enqueue_reads_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write("supervisor.yaml", "")
