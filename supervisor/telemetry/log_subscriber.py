@@ -12,7 +12,8 @@ import orjson
 from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.telemetry.log_handler import LOGGER
-from supervisor.telemetry.rate_limit import RateLimit
+from supervisor.telemetry.rate_limit import RateLimit, times
+from supervisor.telemetry.store_calls import StoreCalls
 from supervisor.text.redaction import NO_SECRETS
 from supervisor.text.units import counted, format_duration
 
@@ -35,6 +36,7 @@ class LogSubscriber:
         self._clock = clock
         self._repeats, self._store_errors = RateLimit(clock), RateLimit(clock)
         self._signals = RateLimit(clock, *_MAX_SIGNALS)
+        self._store_calls = StoreCalls(_log, clock)
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             **_WRITERS,
             events.HookFailed: self._hook_failed,
@@ -44,42 +46,47 @@ class LogSubscriber:
             events.JobsReleased: self._jobs_released,
             events.DeadLettersFailed: self._dead_letters_failed,
             events.SignalReceived: self._signal_received,
+            events.StoreCallFailed: self._store_call_failed,
+            events.StoreCallSucceeded: self._store_calls.succeeded,
+            events.SupervisorStopped: self._supervisor_stopped,
             events.StoreBecameUnavailable: self._store_unavailable,
             events.StoreAvailableAgain: self._store_available_again,
         }
 
     def __call__(self, event: events.Event) -> None:
+        if self._store_calls.recovered:
+            self._store_calls.log_lasting()
         if (write := self.writers.get(type(event))) is not None:
             write(event)
 
     def _hook_failed(self, event: events.HookFailed) -> None:
         if (held := self._repeats.allow(event.text)) is not None:
-            _log(logging.ERROR, "%s%s", event.text, _times(held), traceback=event.traceback)
+            _log(logging.ERROR, "%s%s", event.text, times(held), traceback=event.traceback)
 
     def _hook_warning(self, event: events.HookWarning) -> None:
         if (held := self._repeats.allow(event)) is not None:
-            _log(logging.WARNING, "hook %s of plugin %s %s%s", *event, _times(held))
+            _log(logging.WARNING, "hook %s of plugin %s %s%s", *event, times(held))
 
     def _signal_received(self, event: events.SignalReceived) -> None:
         if (held := self._signals.allow(event)) is not None:
-            _log(logging.INFO, "%s received: %s%s", event.signal, event.effect, _times(held))
+            _log(logging.INFO, "%s received: %s%s", event.signal, event.effect, times(held))
 
     def _forkserver_exited(self, event: events.ForkserverExited) -> None:
         if event.pid:
             line = "forkserver (pid %d) exited: %s; its workers keep running"
             _log(logging.WARNING, line, event.pid, event.how, pid=event.pid)
         elif (held := self._repeats.allow(("forkserver", event.how))) is not None:
-            _log(logging.WARNING, "forkserver %s%s", event.how, _times(held))
+            _log(logging.WARNING, "forkserver %s%s", event.how, times(held))
 
     def _worker_exited(self, event: events.WorkerExited) -> None:
         if event.pid or event.cause in events.NORMAL_EXITS:
             _worker_exited(event)
         elif (held := self._repeats.allow(("worker", event.how))) is not None:  # all may fail to start for one reason
-            _log_worker(event, "%s%s", event.how, _times(held), level=logging.WARNING, cause=event.cause)
+            _log_worker(event, "%s%s", event.how, times(held), level=logging.WARNING, cause=event.cause)
 
     def _dead_letters_failed(self, event: events.DeadLettersFailed) -> None:
         if (held := self._repeats.allow((event.sink, event.error))) is not None:
-            why = _without_passwords(event.error) + _times(held)
+            why = _without_passwords(event.error) + times(held)
             line = "job=%d dead letter not accepted by sink %s, offered again in %.2fs: %s"
             for id in event.ids:
                 _log(logging.WARNING, line, id, event.sink, event.retry_in, why, job=id, sink=event.sink)
@@ -98,11 +105,18 @@ class LogSubscriber:
         line = "%s: %s; its jobs are released, no retry counted, and tried again later%s"
         for lease in leases:
             if (held := self._repeats.allow((reason, lease.handler))) is not None:
-                _log_job(lease, logging.WARNING, line, reason, _NOT_SERVED[reason], _times(held))
+                _log_job(lease, logging.WARNING, line, reason, _NOT_SERVED[reason], times(held))
+
+    def _store_call_failed(self, event: events.StoreCallFailed) -> None:
+        self._store_calls.failed(event._replace(error=_without_passwords(event.error)))
+
+    def _supervisor_stopped(self, event: events.SupervisorStopped) -> None:
+        self._store_calls.log_lasting(all=True)
+        _supervisor_stopped(event)
 
     def _store_unavailable(self, event: events.StoreBecameUnavailable) -> None:
         if (held := self._store_errors.allow(event.error)) is not None:
-            _log(logging.ERROR, "store unavailable: %s%s", _without_passwords(event.error), _times(held))
+            _log(logging.ERROR, "store unavailable: %s%s", _without_passwords(event.error), times(held))
 
     def _store_available_again(self, event: events.StoreAvailableAgain) -> None:
         self._store_errors = RateLimit(self._clock)
@@ -296,15 +310,6 @@ def _store_lost(event: events.StoreLost) -> None:
     _log(logging.ERROR, "store lost: %s; outcomes not settled yet are lost; start the supervisor again", event.error)
 
 
-def _store_call_failed(event: events.StoreCallFailed) -> None:
-    shown = event._replace(error=_without_passwords(event.error))
-    _log(logging.ERROR, "%s, all else goes on, and it is tried again", shown.text)
-
-
-def _store_call_succeeded(event: events.StoreCallSucceeded) -> None:
-    _log(logging.INFO, "the store is able to %s again, after %.2fs", event.purpose, event.failed_for)
-
-
 def _config_reloaded(event: events.ConfigReloaded) -> None:
     level = logging.WARNING if event.needs_restart or event.handlers_removed else logging.INFO
     _log(level, "config reloaded: %s", event.text)
@@ -359,14 +364,9 @@ def _brief(failure: Failure) -> str:
     return f" {first[:_MAX_ERROR]}" if first else ""
 
 
-def _times(held: int) -> str:
-    return f" ({counted(held, 'more time')} since the last such line)" if held else ""
-
-
 _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.SupervisorStarted: _supervisor_started,
     events.SupervisorStopping: _line(logging.INFO, "supervisor stopping: %s"),
-    events.SupervisorStopped: _supervisor_stopped,
     events.PluginLoaded: _plugin_loaded,
     events.PluginFailed: _plugin_failed,
     events.PluginWarning: _line(logging.WARNING, "plugin %s: %s"),
@@ -391,8 +391,6 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.StoreRepaired: _line(logging.WARNING, REPAIRED),
     events.LoopGap: _loop_gap,
     events.ClockStepped: _clock_stepped,
-    events.StoreCallFailed: _store_call_failed,
-    events.StoreCallSucceeded: _store_call_succeeded,
     events.ConfigReloaded: _config_reloaded,
     events.ConfigRefused: _config_refused,
     events.StatusDumped: _status_dumped,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+from supervisor.text.units import counted
+
 MAX_KEYS = 1000  # that a rate limit remembers
 REPEAT_AFTER = 60.0  # seconds until an identical line is let through again
 
@@ -29,3 +31,8 @@ class RateLimit:
             self._seen.clear()
         self._seen[key] = (since, allowed + 1, 0)
         return held
+
+
+def times(held: int) -> str:
+    """Return how often a line was held back, to append to it."""
+    return f" ({counted(held, 'more time')} since the last such line)" if held else ""

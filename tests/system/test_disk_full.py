@@ -61,5 +61,6 @@ def test_a_supervisor_that_starts_on_a_full_disk_waits_for_space(command: Comman
         filler.unlink()
         command.until(command.enqueue("noop"), "succeeded")
         assert run.log.count("store unavailable") == 1
+        assert f"free space on the disk of {disk}" in run.log
         run.signal(signal.SIGTERM)
         assert run.wait() == 0

@@ -124,6 +124,8 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
         return StoreBroken(
             f"{path}: {error}: restore it from a backup if it was overwritten, or correct store in the config if the path is a wrong one"
         )
+    if code == sqlite3.SQLITE_FULL:
+        return StoreUnavailable(f"{path}: {error}: free space on the disk of {path.parent}")
     if code in _UNAVAILABLE:
         return StoreUnavailable(f"{path}: {error}")
     if code in _REFUSED or isinstance(error, sqlite3.DataError | sqlite3.IntegrityError):

@@ -226,7 +226,6 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "ERROR the store fails to prune jobs: postgresql://***@db/jobs: a foreign key; meanwhile jobs stay, all else goes on, "
             "and it is tried again",
         ),
-        (events.StoreCallSucceeded("prune jobs", 12.345), "INFO the store is able to prune jobs again, after 12.35s"),
         (
             events.ConfigReloaded(("retry",), ("store",)),
             "WARNING config reloaded: retry; a restart is needed for: store",
@@ -346,6 +345,26 @@ def test_an_identical_store_error_is_logged_once_a_minute(log: Any, clock: Clock
     assert log(events.StoreBecameUnavailable("locked")) == [
         "ERROR store unavailable: locked (2 more times since the last such line)"
     ]
+
+
+def test_calls_that_fail_and_succeed_in_turns_are_one_line_a_minute_until_a_recovery_lasts(
+    log: Any, clock: Clock
+) -> None:
+    fails = events.StoreCallFailed("extend leases", "disk is full", "others may run the jobs")
+    again = events.StoreCallSucceeded("extend leases", 0.001)
+    line = f"ERROR {fails.text}, all else goes on, and it is tried again"
+    assert log(fails, again) == [line]
+    for _ in range(4):
+        clock.now += 1
+        assert log(fails, again) == []
+    clock.now += 4
+    able = "INFO the store is able to extend leases again, after 4.00s"
+    assert log(events.QueueDepths({})) == [able]
+    assert log(fails) == [line], "it is a new fault"
+    clock.now += 60
+    assert log(fails, again, events.SupervisorStopped(0, {})) == [
+        line, "INFO the store is able to extend leases again, after 60.00s", "INFO supervisor stopped: exit code 0",
+    ]  # fmt: skip
 
 
 def test_an_outage_after_the_store_was_available_again_is_logged_again(log: Any) -> None:
