@@ -109,14 +109,16 @@ def traceback(error: BaseException, hidden: Mapping[str, Any]) -> str:
 
 
 def _from_plugin(trace: TracebackType | None, hidden: Mapping[str, Any]) -> TracebackType | None:
-    """Return the trace without the frames of the module with these globals, of the middleware and of the binding; as it is if none is left."""
-    kept, entry = [], trace
+    """Return the trace without the frames of the module with these globals, of the middleware and of the binding. If none is left, it
+    is as it is, but None if the middleware has raised the exception: its message names the wrapper."""
+    kept, entry, by = [], trace, None
     while entry is not None:
+        by = entry.tb_frame.f_globals
         if all(entry.tb_frame.f_globals is not each for each in (hidden, *HIDDEN)):
             kept.append(entry)
         entry = entry.tb_next
     if not kept:
-        return trace
+        return None if by is vars(middleware) else trace
     rest: TracebackType | None = None
     for entry in reversed(kept):
         rest = TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)

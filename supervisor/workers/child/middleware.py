@@ -11,10 +11,13 @@ from time import perf_counter_ns
 from typing import Any, NoReturn
 
 from supervisor.jobs import Job
+from supervisor.plugins.validation import location
 
 Run = Callable[[Job], Any]
 Steps = Generator[None, Any, Any]
 Wrapper = Callable[..., Steps]
+
+_ENDED: Any = object()
 
 
 class Middleware:
@@ -84,9 +87,7 @@ def _wrapped_async(wrapper: Wrapper, inner: AsyncRun) -> AsyncRun:
 
 def _begin(wrapper: Wrapper, job: Job) -> Steps:
     steps = wrapper(job)
-    try:
-        next(steps)
-    except StopIteration:
+    if next(steps, _ENDED) is _ENDED:
         _refuse(steps, wrapper, "did not yield")
     return steps
 
@@ -115,4 +116,5 @@ def _raise_into(steps: Steps, wrapper: Wrapper, error: BaseException) -> Any:
 
 def _refuse(steps: Generator[None, Any, Any], wrapper: Wrapper, mistake: str) -> NoReturn:
     steps.close()
-    raise RuntimeError(f"{wrapper.__module__}.{wrapper.__qualname__}: a wrapper must yield once; this one {mistake}")
+    file, line = location(wrapper)
+    raise RuntimeError(f"{file}:{line}: hook supervisor_run: a wrapper must yield once; this one {mistake}")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from supervisor.handlers import Handler
-from supervisor.workers.child import middleware
 from supervisor.workers.child.error_report import report
 from supervisor.workers.child.middleware import Middleware
 
@@ -51,12 +50,14 @@ def test_frames_of_the_middleware_are_in_no_part_of_the_traceback() -> None:
     assert [name for name in shown(error) if name not in here] == ["translating", "fails", "translating", "translating"]
 
 
-def test_an_error_of_the_middleware_itself_keeps_its_traceback() -> None:
+def test_a_wrapper_that_does_not_yield_is_named_without_a_traceback() -> None:
     def silent(job: Any) -> Generator[None, Any, Any]:
         return None
         yield
 
     error = caught(lambda: Middleware([silent]).run(None, fails))  # type: ignore[arg-type]
     _, described = report(error, Handler("fails", fails), globals())
-    assert "a wrapper must yield once; this one did not yield" in described["traceback"]
-    assert middleware.__file__ in described["traceback"]
+    line = silent.__code__.co_firstlineno
+    message = f"{__file__}:{line}: hook supervisor_run: a wrapper must yield once; this one did not yield"
+    assert (described["type"], described["message"]) == ("RuntimeError", message)
+    assert described["traceback"] == f"RuntimeError: {message}\n"
