@@ -21,6 +21,7 @@ from supervisor.config.diagnostics import is_spoiled
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.misspelt import doubtful_queues, unknown_handlers
 from supervisor.config.settings import Settings
+from supervisor.config.without_effect import without_effect
 from supervisor.config.yaml_reader import Keys
 from supervisor.dead_letters.file_sink import FileSink
 from supervisor.dead_letters.opening import BuiltInSinks, SinkBuilder, close_sinks, sink_key
@@ -145,7 +146,7 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
         mistakes.add(*(f"{info.file}:{info.line}: {problem}" for problem in handler_problems(settings, info)))
     known = {info.name for info in handlers}
     mistakes.add(*unknown_handlers(settings, known))
-    for warning in doubtful_queues(settings):
+    for warning in (*doubtful_queues(settings), *without_effect(settings, handlers)):
         echo(f"Warning: {warning}", err=True)
 
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from supervisor.config.contradictions import handler_problems
 from supervisor.config.misspelt import name_warnings
 from supervisor.config.settings import Settings
+from supervisor.config.without_effect import without_effect
 from supervisor.events import Bus, ConfigWarning, PluginFailed, PluginLoaded, PluginWarning
 from supervisor.handlers import HandlerInfo
 from supervisor.plugins.reports import SourceReport, nothing_served
@@ -67,11 +68,12 @@ class CurrentConfig:
 
 
 def emit_config_events(bus: Bus, reports: Sequence[SourceReport], settings: Settings) -> None:
-    """Report the plugins of a start or a reload, and the names in the config that don't fit them."""
+    """Report the plugins of a start or a reload, the names in the config that don't fit them, and settings without effect."""
     emit_plugin_events(bus, reports, settings)
     if nothing := nothing_served(reports, settings):
         bus.emit(PluginWarning(*nothing))
-    for warning in name_warnings(settings, {info.name for report in reports for info in report.handlers}):
+    handlers = [info for report in reports for info in report.handlers]
+    for warning in (*name_warnings(settings, {info.name for info in handlers}), *without_effect(settings, handlers)):
         bus.emit(ConfigWarning(warning))
 
 

@@ -26,6 +26,14 @@ def test_check_of_a_correct_setup_ends_with_all_right(call: Call, scanned: None)
     assert "reachable" in call("check").out
 
 
+def test_check_warns_of_settings_without_effect(call: Call, scanned: None) -> None:
+    write("plugins/mail.py", "from supervisor import handler\n@handler\ndef mail(job): ...\n")
+    write("supervisor.yaml", "workers: {max_memory: 1MB}\n")
+    answer = call("check")
+    assert (answer.code, answer.lines[-1]) == (0, "all right")
+    assert "supervisor.yaml: workers.max_memory: 1MB is less than any worker has at its start" in answer.err
+
+
 def test_check_names_all_mistakes_of_all_kinds_at_once(call: Call, scanned: None) -> None:
     write("plugins/bad.py", "\nimport no_such_module\n")
     write("plugins/mail.py", "from supervisor import handler\n@handler\ndef mail(job): ...\n")

@@ -1,0 +1,59 @@
+"""Settings that are right by themselves and have no effect beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from supervisor.config.settings import DEFAULT_QUEUE, Settings
+from supervisor.handlers import HandlerInfo
+from supervisor.text.units import format_duration
+
+SMALLEST_WORKER = 10_000_000
+"""Bytes: every worker has more memory than this when it starts."""
+
+
+def without_effect(settings: Settings, handlers: Iterable[HandlerInfo]) -> Iterator[str]:
+    """Yield a warning for each such setting; `handlers` are those of the plugins."""
+    file = f"{settings.path or 'config'}: "
+    for warning in (*_general(settings), *_heartbeat_timeouts(settings)):
+        yield file + warning
+    for info in handlers:
+        own = settings.handlers.get(info.name)
+        if "heartbeat_timeout" in info.options and (own is None or "heartbeat_timeout" not in own.written):
+            resolved = settings.handler_settings(info.name, DEFAULT_QUEUE, info.options)
+            for text in _too_long(resolved.heartbeat_timeout, resolved.timeout):
+                yield f"{info.file}:{info.line}: handler {info.name!r}: heartbeat_timeout: {text}"
+
+
+def _general(settings: Settings) -> Iterator[str]:
+    workers, dlq = settings.workers, settings.dlq
+    if dlq.sinks and not dlq.enabled:
+        yield "dlq.sinks: they get no dead letters, since dlq.enabled is false"
+    if workers.max_memory is not None and workers.max_memory < SMALLEST_WORKER:
+        yield (
+            f"workers.max_memory: {workers.max_memory / 1e6:g}MB is less than any worker has at its start, so each is replaced as soon "
+            "as it has grown a little; write at least 64MB"
+        )
+    for key, retry in (("", settings.retry), *((f"queues.{name}.", it.retry) for name, it in settings.queues.items())):
+        limit = retry.max_in_flight
+        if "max_in_flight" in retry.written and isinstance(limit, int) and limit > workers.count:
+            yield f"{key}retry.max_in_flight: {limit} is more than workers.count ({workers.count}), so retries may have all workers"
+
+
+def _heartbeat_timeouts(settings: Settings) -> Iterator[str]:
+    workers = settings.workers
+    if "heartbeat_timeout" in workers.written:
+        for text in _too_long(workers.heartbeat_timeout, workers.timeout):
+            yield f"workers.heartbeat_timeout: {text}"
+    for name, handler in settings.handlers.items():
+        if "heartbeat_timeout" in handler.written:
+            timeout = handler.timeout if "timeout" in handler.written else workers.timeout
+            for text in _too_long(handler.heartbeat_timeout, timeout):
+                yield f"handlers.{name}.heartbeat_timeout: {text}"
+
+
+def _too_long(heartbeat_timeout: float | None, timeout: float | None) -> Iterator[str]:
+    if heartbeat_timeout is not None and timeout is not None and heartbeat_timeout > timeout:
+        yield (
+            f"{format_duration(heartbeat_timeout)} has no effect, since the timeout of {format_duration(timeout)} ends the job before"
+        )
