@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections import deque
@@ -16,6 +17,7 @@ from supervisor.runtime.tasks import cancel, run_every, start_task
 from supervisor.text.units import format_duration
 from supervisor.threads import start_thread
 
+_logger = logging.getLogger(__name__)
 MAX_QUEUED = 10_000
 BATCH = 1000
 MAX_CALLS = 32  # of hooks that are remembered
@@ -83,7 +85,8 @@ class HookRunner:
         self._thread: threading.Thread | None = None
         self._watch = HookWatch(bus.emit)
         self._watching: asyncio.Task[None] | None = None
-        plugins.on_call = self._watch.calls.append
+        self._called: set[tuple[str, str]] = set()
+        plugins.on_call = self._note_call
 
     def start(self) -> None:
         """Start the thread, once the plugins are loaded."""
@@ -97,6 +100,16 @@ class HookRunner:
         """Call `hook` after the events that came before."""
         self._queue.append(lambda: self._plugins.call(hook, **arguments))
         self._wake.set()
+
+    def _note_call(self, call: HookCall) -> None:
+        """Name each hook in the log before its first call, at debug level: a hook may end the process, as by `os._exit`."""
+        self._watch.calls.append(call)
+        if (call.hook, call.plugin) not in self._called:
+            self._called.add((call.hook, call.plugin))
+            if _logger.isEnabledFor(logging.DEBUG):
+                _logger.debug("hook %s of plugin %s is called for the first time", call.hook, call.plugin)
+                for output in logging.getLogger().handlers:
+                    output.flush()
 
     async def stop(self) -> None:
         """Wait until everything that was queued before is done. A hook may hang: it is reported if this is cancelled."""

@@ -109,6 +109,21 @@ def test_a_hook_that_raises_is_logged_and_the_hook_of_the_next_plugin_runs(comma
     assert calls(command, "before") == [[id, "noop"]]
 
 
+def test_a_hook_that_ends_the_supervisor_is_named_in_the_log_at_debug_level(command: Command) -> None:
+    exits = """
+        import os
+        from supervisor import hookimpl
+
+        @hookimpl
+        def supervisor_started(info): os.kill(os.getpid(), 9)
+    """
+    command.write(config="workers: {count: 1}\nlog: {level: debug}\n", plugins={"exits.py": exits})
+    run = command.run()
+    assert run.wait() == -9
+    plugin = f"{command.folder}/plugins/exits.py"
+    assert f"DEBUG hook supervisor_started of plugin {plugin} is called for the first time\n" in run.log
+
+
 def test_middleware_that_raises_fails_the_attempt(command: Command) -> None:
     wrapper = """
         from supervisor import handler, hookimpl
