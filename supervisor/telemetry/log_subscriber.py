@@ -307,7 +307,8 @@ def _clock_stepped(event: events.ClockStepped) -> None:
 
 
 def _store_lost(event: events.StoreLost) -> None:
-    _log(logging.ERROR, "store lost: %s; outcomes not settled yet are lost; start the supervisor again", event.error)
+    line = "store lost: %s; outcomes not settled yet are lost; put the file back if it was moved, then start the supervisor again: a start without it makes an empty store"
+    _log(logging.ERROR, line, event.error)
 
 
 def _config_reloaded(event: events.ConfigReloaded) -> None:

@@ -206,7 +206,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         (
             events.StoreLost("/data/jobs.db: the file was deleted"),
             "ERROR store lost: /data/jobs.db: the file was deleted; outcomes not settled yet are lost; "
-            "start the supervisor again",
+            "put the file back if it was moved, then start the supervisor again: a start without it makes an empty store",
         ),
         (
             events.StoreRepaired("the counts of jobs in mail"),
