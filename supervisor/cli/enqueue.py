@@ -22,7 +22,7 @@ from supervisor.errors import InvalidJob, StoreMissing
 from supervisor.stores.opening import is_postgres
 from supervisor.stores.records import EnqueueBatch
 from supervisor.text.names import did_you_mean
-from supervisor.text.strict_json import decode
+from supervisor.text.strict_json import NotJSON, decode
 
 MAX_PROBLEMS = 20  # bad lines named in the message
 
@@ -95,7 +95,10 @@ def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> tuple[
 
 
 def _read_line(line: bytes) -> dict[str, Any]:
-    job = decode(line, "line")
+    try:
+        job = decode(line, "line")
+    except NotJSON as error:
+        raise InvalidJob(f"{error}; expected one object per line, not a list or an object of several lines") from None
     if not isinstance(job, dict):
         raise InvalidJob('expected an object such as {"handler": "mail", "payload": {"to": "me"}}')
     return {key.replace("-", "_"): value for key, value in job.items()}

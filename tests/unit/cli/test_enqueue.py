@@ -113,6 +113,11 @@ def test_every_bad_line_of_a_file_is_named_and_nothing_is_enqueued(call: Call, t
     assert not (tmp_path / "jobs.db").exists()
 
 
+def test_a_file_with_a_list_of_several_lines_is_told_to_have_one_object_per_line(call: Call) -> None:
+    write("jobs.jsonl", '[\n{"handler": "a"},\n{"handler": "b"}\n]\n')
+    assert "expected one object per line" in call("enqueue", "--file", "jobs.jsonl").err
+
+
 def test_an_empty_file_enqueues_nothing(call: Call) -> None:
     write("jobs.jsonl", "\n\n")
     assert call("enqueue", "--file", "jobs.jsonl") == (0, "0\n", "")
