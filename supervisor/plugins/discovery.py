@@ -100,7 +100,7 @@ def _find(text: str, base: Path) -> Iterable[Source]:
         return [
             Source(text, module=text, problem=f"there is no file or folder {path}, and no module {text!r} is installed")
         ]
-    return [Source(str(path), problem=f"no such file or directory: {path}")]
+    return [Source(str(path), problem=f"no such file or folder; plugins.paths has {text!r}")]
 
 
 def _in_directory(folder: Path) -> list[Source]:

@@ -55,8 +55,8 @@ def test_a_missing_source_is_reported(load: Any) -> None:
     reports = manager.load_all(discover(["plugins", "gone/", "x.py", "no_such.module"], Path("/nowhere")))
     assert [report.error for report in reports] == [
         "there is no file or folder /nowhere/plugins, and no module 'plugins' is installed",
-        "no such file or directory: /nowhere/gone",
-        "no such file or directory: /nowhere/x.py",
+        "no such file or folder; plugins.paths has 'gone/'",
+        "no such file or folder; plugins.paths has 'x.py'",
         "there is no file or folder /nowhere/no_such.module, and no module 'no_such.module' is installed",
     ]
 
@@ -89,7 +89,8 @@ def test_an_error_inside_a_module_is_not_taken_for_a_missing_one(
 @pytest.mark.parametrize("path", ["~nosuchuser/x", "~nosuchuser"])
 def test_a_home_directory_of_an_unknown_user_is_missing(tmp_path: Path, path: str) -> None:
     (source,) = (found for found in discover([path], tmp_path) if found.entry is None)
-    assert source.problem == f"no such file or directory: {tmp_path / path}"
+    assert source.problem == f"no such file or folder; plugins.paths has {path!r}"
+    assert source.name == str(tmp_path / path)
 
 
 def test_sources_that_cannot_be_inspected_are_reported(
