@@ -134,7 +134,7 @@ class SelfReport:
             events.ForkserverStarted: lambda _: self._end("forkserver", ""),
             events.ConfigRefused: lambda it: self._begin(
                 "config", "refused", f"the reload was refused, and the old configuration stays: {'; '.join(it.errors)}",
-                "correct it, and send HUP again: supervisor check",
+                "correct it, and send HUP again; supervisor check finds mistakes of the config and of imports, the log those of hooks",
             ),
             events.ConfigReloaded: self._reloaded,
             events.WorkerExited: self._worker_exited,

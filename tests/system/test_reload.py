@@ -163,6 +163,7 @@ def test_the_old_workers_go_on_if_no_new_one_can_be_started(command: Command) ->
         "config refused, the old one stays: the first new worker ended before it was ready: exited with status 3 "
         f"during hook supervisor_worker_started of plugin {command.folder}/plugins/hook.py"
     )
+    wait_for(lambda: "the log those of hooks" in command.ask("status"))
     assert [result(command) for _ in range(5)] == [1] * 5
     assert "exited: stopped" not in run.log
 
