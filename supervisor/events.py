@@ -340,8 +340,7 @@ class ClockStepped(NamedTuple):
 class ConfigReloaded(NamedTuple):
     changed: tuple[str, ...]
     needs_restart: tuple[str, ...]
-    plugin_files: tuple[str, ...] = ()
-    """The files that have changed. All plugins were imported anew."""
+    plugin_files: tuple[str, ...] = ()  # that have changed; all plugins were imported anew
     handlers_added: tuple[str, ...] = ()
     handlers_removed: tuple[str, ...] = ()
 
