@@ -62,7 +62,7 @@ class Enqueuer(ABC, Generic[Id]):
 
     @overload
     def enqueue(
-        self, handler: str, /, payload: Any = None, *, connection: Any = None, **options: Unpack[Options]
+        self, handler: str, payload: Any = None, *, connection: Any = None, **options: Unpack[Options]
     ) -> Id: ...
     @overload
     def enqueue(self, handler: Callable[[Job], Any], payload: Any = None, /) -> Id: ...
@@ -70,7 +70,7 @@ class Enqueuer(ABC, Generic[Id]):
     def enqueue(self, handler: Callable[Concatenate[Job, P], Any], /, *arguments: P.args, **named: P.kwargs) -> Id: ...
     @overload
     def enqueue(self, handler: Callable[P, Any], /, *arguments: P.args, **named: P.kwargs) -> Id: ...
-    def enqueue(self, handler: Any, /, *arguments: Any, **named: Any) -> Id:
+    def enqueue(self, *arguments: Any, **named: Any) -> Id:  # type: ignore[misc]  # mypy wants the parameters of P by name
         """Enqueue a job. Return its id once it is durable or, with `connection`, once it is part of your own transaction.
 
         `handler` is a name, with the payload and options, or a function marked by @handler, with the arguments of its call; see
@@ -84,10 +84,10 @@ class Enqueuer(ABC, Generic[Id]):
         Django's. The job then exists if and when its transaction commits (in autocommit, at once). Nothing is tried again:
         errors of the database are raised as that library raises them; StoreError is raised if `connection` can't be used.
         """
-        if callable(handler):
-            return self.options().enqueue(handler, *arguments, **named)
+        if arguments and callable(arguments[0]):
+            return self.options().enqueue(*arguments, **named)
         connection = named.pop("connection", None)
-        return self._enqueue_one(checked(self._settings, handler, *arguments, **named), connection)
+        return self._enqueue_one(checked(self._settings, *arguments, **named), connection)
 
     def options(self, *, connection: Any = None, **options: Unpack[Options]) -> WithOptions[Id]:
         """Return an object whose `enqueue` gives a job these options. It takes functions, and names with a payload."""

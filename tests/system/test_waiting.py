@@ -307,6 +307,6 @@ def test_a_cancelled_job_whose_supervisor_is_stopped_is_said_to_run_on(command: 
     reason = f"and its worker may still run it: supervisor {HOST} pid {run.pid} was not seen for "
     assert cancelled.err.startswith(f"Warning: job {id} is cancelled, {reason}")
     run.signal(signal.SIGCONT)
-    run.logged("cancelled; worker")
+    run.logged("cancelled; its worker")
     other = busy(command)
     assert command.call("jobs", "cancel", str(other)).err == "", "its supervisor is there"

@@ -161,3 +161,20 @@ def test_a_type_checker_knows_the_arguments(tmp_path: Path) -> None:
     first = TYPED_CALLS.count("\n") + 1
     wrong = {int(line.split(":")[1]) for line in found.splitlines() if ": error:" in line}
     assert wrong == set(range(first, first + len(WRONG_CALLS))), found
+
+
+def test_the_name_of_a_handler_may_be_given_by_keyword(jobs: Jobs) -> None:
+    assert fields(jobs, jobs.enqueue(handler="anything", payload=[1], priority=2), "handler", "payload") == [
+        "anything",
+        [1],
+    ]
+    with pytest.raises(TypeError, match="handler"):
+        jobs.enqueue(payload=1)
+
+
+def test_a_parameter_may_have_the_name_handler(jobs: Jobs) -> None:
+    assert fields(jobs, jobs.enqueue(takes_handler, handler="h"), "payload") == [{"handler": "h"}]
+
+
+@handler
+def takes_handler(handler: str) -> None: ...
