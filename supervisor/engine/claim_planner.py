@@ -38,10 +38,9 @@ class Demand(NamedTuple):
     workers: int
     with_retries: Mapping[str, int]  # workers that hold retries of a queue
     large: bool
-    limits: Mapping[str, int] = MappingProxyType(
-        {}
-    )  # of queues whose jobs only one kind of worker can run, if there are two
-    otherwise: int = 0  # the limit of all other queues
+    # Of queues whose jobs only one kind of worker can run, if there are two; and the limit of all other queues.
+    limits: Mapping[str, int] = MappingProxyType({})
+    otherwise: int = 0
 
     def requests(self, waiting: Mapping[str, Waiting], more: bool = False) -> list[ClaimRequest]:
         """Return the requests for a claim, if these jobs are ready in the store, and with `more` further ones behind them: then

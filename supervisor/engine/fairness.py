@@ -369,7 +369,9 @@ class JobBuffers:
         return taken + [lease for buffers in self._both for lease in buffers.take_queue(queue)]
 
     def take_unserved(self) -> list[Lease]:
-        return [lease for buffers in self._both for lease in buffers.take_unserved()]
+        served = self._config.settings.workers.queues
+        taken = self._take_suspects(lambda lease: served is not None and lease.queue not in served)
+        return taken + [lease for buffers in self._both for lease in buffers.take_unserved()]
 
     def take_all(self) -> list[Lease]:
         taken = self._take_suspects(lambda lease: True)

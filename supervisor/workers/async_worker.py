@@ -122,6 +122,9 @@ class GatheredOutcomes:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
+        if self._outcomes is not None:  # the outer block passes them on
+            yield
+            return
         self._outcomes = []
         try:
             yield
@@ -154,6 +157,8 @@ class AsyncWorker:
         self.backend = backend
         self.done = 0
         self.max_jobs: int | None = None
+        self.memory_at_start = 0
+        self.memory_due = 0.0  # when to look at its memory again
         self._taken = 0
         self.leaving = False  # it gets no more jobs
         self.cancel_grace = cancel_grace
@@ -233,8 +238,10 @@ class AsyncWorker:
     # events of the process (WorkerListener)
 
     def ready(self) -> None:
-        for task in self._tasks:
-            task.listener.ready()
+        self.memory_at_start = self.process.memory() or 0
+        with self._outcomes.gathered():
+            for task in self._tasks:
+                task.listener.ready()
 
     def replied(self, replies: Sequence[Reply]) -> None:
         with self._outcomes.gathered():
@@ -295,9 +302,10 @@ class AsyncWorker:
             if task is not self._culprit and not alone and task.listener.kill_reason is None:
                 task.listener.kill_reason = BESIDE if self._killed else SUSPECT
         self._emitter = self._culprit or (busy or self._tasks)[0]
-        for task in list(self._tasks):
-            task.ended()
-            if task is not self._emitter:
-                task.listener.stop_emitting_exit()
-                task.listener.ended(replace(report, stuck=None, survivors=()))
-        self._emitter.listener.ended(report)
+        with self._outcomes.gathered():
+            for task in list(self._tasks):
+                task.ended()
+                if task is not self._emitter:
+                    task.listener.stop_emitting_exit()
+                    task.listener.ended(replace(report, stuck=None, survivors=()))
+            self._emitter.listener.ended(report)

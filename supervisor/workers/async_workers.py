@@ -12,7 +12,7 @@ from supervisor.workers.async_worker import AsyncWorker, GatheredOutcomes
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
 from supervisor.workers.reforks import ReforkDelays
 from supervisor.workers.run_times import RunTimes
-from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, Limits, SlotContext, State, WorkerSlot
+from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, MIN_GROWTH, Limits, SlotContext, State, WorkerSlot
 from supervisor.workers.task_slot import TaskSlot
 
 RETRY_SECONDS = 1.0
@@ -35,7 +35,7 @@ class AsyncWorkers:
         self.limits = Limits(None, None)
         self.slots: set[TaskSlot] = set()
         self.stopping = False
-        self._memory_due = 0.0
+        self._to_reclaim: list[Lease] = []  # that could not be run alone
         self._bus = bus
         self._timer = timer
         self.times = RunTimes()
@@ -81,10 +81,27 @@ class AsyncWorkers:
         try:
             slot = self._fork(self._backend, 1)
         except OSError:
-            self._timer.call_later(RETRY_SECONDS, self._listener.jobs_reclaimed, [lease])
+            self._reclaim_later(lease)
             return
         slot.worker.leaving = True
         slot.sole = lease
+
+    def stop(self) -> None:
+        """Fork no more, and reclaim the jobs that wait for a worker of their own: they must not be left to their leases."""
+        self.stopping = True
+        self._reclaim()
+
+    def _reclaim_later(self, lease: Lease) -> None:
+        self._to_reclaim.append(lease)
+        if self.stopping:
+            self._reclaim()
+        else:
+            self._timer.call_later(RETRY_SECONDS, self._reclaim)
+
+    def _reclaim(self) -> None:
+        leases, self._to_reclaim = self._to_reclaim, []
+        if leases and self._listener is not None:
+            self._listener.jobs_reclaimed(leases)
 
     def _fork(self, backend: WorkerBackend, concurrency: int) -> TaskSlot:
         """Fork a worker, and return its first slot. Raises OSError if there are no channels."""
@@ -131,9 +148,9 @@ class AsyncWorkers:
         """Replace the worker if it has reached a limit."""
         max_memory = self.limits.max_memory
         used_up = worker.max_jobs is not None and worker.done >= worker.max_jobs
-        if not used_up and max_memory is not None and self._timer.time() >= self._memory_due:
-            self._memory_due = self._timer.time() + MEMORY_CHECK_INTERVAL
-            used_up = (worker.process.memory() or 0) > max_memory
+        if not used_up and max_memory is not None and self._timer.time() >= worker.memory_due:
+            worker.memory_due = self._timer.time() + MEMORY_CHECK_INTERVAL
+            used_up = (worker.process.memory() or 0) > max(max_memory, worker.memory_at_start * MIN_GROWTH)
         if used_up and not worker.leaving:
             self._retire(worker)
             self.fill()
@@ -146,8 +163,8 @@ class AsyncWorkers:
         if slot not in self.slots:  # it was stuck in the kernel
             return
         self.slots.remove(slot)
-        if slot.sole is not None and self._listener is not None:
-            self._timer.call_later(RETRY_SECONDS, self._listener.jobs_reclaimed, [slot.sole])
+        if slot.sole is not None:
+            self._reclaim_later(slot.sole)
         if self._slots_of(slot.worker):
             return
         self._workers.remove(slot.worker)

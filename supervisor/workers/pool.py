@@ -200,7 +200,8 @@ class Pool:
     def stop(self) -> None:
         """Stop forking, and retire all workers: idle ones exit now, others after the job that they run, and those that are not
         ready after their hooks. These run no job, so they are killed a second after their start."""
-        self.stopping = self.async_workers.stopping = True
+        self.stopping = True
+        self.async_workers.stop()
         for slot in [slot for slot in self.slots if slot.state in _PRESENT]:
             slot.retire()
         for slot in self.workers.values():
@@ -209,7 +210,8 @@ class Pool:
                 self._timer.call_later(rest, _kill_unready, slot)
 
     def kill_all(self, reason: KillReason) -> None:
-        self.stopping = self.async_workers.stopping = True
+        self.stopping = True
+        self.async_workers.stop()
         for slot in self.slots:
             slot.reclaim()
             slot.process.drain()

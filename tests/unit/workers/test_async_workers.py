@@ -1,0 +1,107 @@
+"""Async workers: what their slots report together, and what becomes of jobs that wait for a worker of their own."""
+
+from __future__ import annotations
+
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from supervisor.events import Bus
+from supervisor.jobs import Lease, Policy
+from supervisor.workers.async_worker import GatheredOutcomes
+from supervisor.workers.async_workers import AsyncWorkers
+from supervisor.workers.slot import Limits
+
+LEASE = Lease(7, 1, "nap", "default", "null", None, 0, 0, 0, 0, 0, Policy(), 2)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.ended: list[Any] = []
+        self.reclaimed: list[Lease] = []
+        self.changes = 0
+
+    def jobs_ended(self, outcomes: list[Any]) -> None:
+        self.ended.append(outcomes)
+
+    def jobs_reclaimed(self, leases: list[Lease]) -> None:
+        self.reclaimed += leases
+
+    def workers_changed(self) -> None:
+        self.changes += 1
+
+    def plugins_reported(self, reports: Any) -> None: ...
+
+
+class Timer:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.later: list[Any] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_later(self, delay: float, callback: Any, *args: Any) -> None:
+        self.later.append((delay, callback, args))
+
+
+class NoChannels:
+    def fork(self, number: int, listener: Any, concurrency: int = 0) -> Any:
+        raise OSError(24, "Too many open files")
+
+
+@pytest.fixture
+def listener() -> Listener:
+    return Listener()
+
+
+@pytest.fixture
+def workers(listener: Listener) -> AsyncWorkers:
+    workers = AsyncWorkers(Bus(), Timer(), count(1))
+    workers.open(NoChannels(), listener)  # type: ignore[arg-type]
+    return workers
+
+
+def test_outcomes_that_come_together_are_passed_on_together(listener: Listener) -> None:
+    gathered = GatheredOutcomes(listener)
+    with gathered.gathered():
+        gathered.jobs_ended(["one"])  # type: ignore[list-item]
+        gathered.workers_changed()
+        with gathered.gathered():
+            gathered.jobs_ended(["two"])  # type: ignore[list-item]
+        gathered.jobs_ended(["three"])  # type: ignore[list-item]
+        assert (listener.ended, listener.changes) == ([], 0)
+    assert (listener.ended, listener.changes) == ([["one", "two", "three"]], 1)
+
+
+def test_a_job_that_can_get_no_worker_of_its_own_is_given_back_later(workers: AsyncWorkers, listener: Listener) -> None:
+    workers.run_alone(LEASE)
+    assert listener.reclaimed == []
+    ((delay, callback, args),) = workers._timer.later  # type: ignore[attr-defined]
+    callback(*args)
+    assert (delay, listener.reclaimed) == (1.0, [LEASE])
+
+
+def test_at_the_end_it_is_given_back_at_once(workers: AsyncWorkers, listener: Listener) -> None:
+    workers.run_alone(LEASE)
+    workers.stop()
+    assert listener.reclaimed == [LEASE]
+    workers.run_alone(LEASE)
+    assert listener.reclaimed == [LEASE, LEASE]
+
+
+@pytest.mark.parametrize(("size", "replaced"), [(100, False), (105, False), (120, True)])
+def test_a_worker_is_replaced_for_its_memory_only_if_that_has_grown(
+    workers: AsyncWorkers, monkeypatch: pytest.MonkeyPatch, size: int, replaced: bool
+) -> None:
+    retired: list[Any] = []
+    monkeypatch.setattr(workers, "_retire", retired.append)
+    workers.limits = Limits(None, 50)
+    process = SimpleNamespace(memory=lambda: size)
+    worker: Any = SimpleNamespace(
+        max_jobs=None, done=1, leaving=False, process=process, memory_at_start=100, memory_due=0.0
+    )
+    workers.job_done(worker)
+    assert bool(retired) is replaced
