@@ -113,7 +113,7 @@ class WorkerStarted(NamedTuple):
     pid: int
 
 
-NORMAL_EXITS = frozenset({"stopped", "max_jobs", "max_memory"})
+NORMAL_EXITS = frozenset({"stopped", "nice", "max_age", "max_jobs", "max_memory"})
 INTENDED_KILLS = frozenset({"shutdown", "lease_lost", "cancelled"})
 
 

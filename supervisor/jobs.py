@@ -45,6 +45,7 @@ class Cause(StrEnum):
     TIMEOUT = "timeout"
     CRASH = "crash"
     HEARTBEAT_LOST = "heartbeat_lost"
+    MEMORY_LIMIT = "memory_limit"
     LEASE_EXPIRED = "lease_expired"
     REJECTED = "rejected"
     UNKNOWN_HANDLER = "unknown_handler"

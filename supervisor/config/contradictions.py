@@ -62,7 +62,7 @@ class Contradiction(NamedTuple):
 def add_contradictions(findings: Findings, settings: Settings) -> None:
     """Add the contradictions between keys that have no other problem."""
     wrong = [problem.path for problem in findings.problems]
-    for check in (_store, _heartbeats, _soft_timeouts, _backoffs, _sinks, _sink_files):
+    for check in (_store, _heartbeats, _soft_timeouts, _memory, _backoffs, _sinks, _sink_files):
         for found in check(settings):
             if not any(touches(path, wrong) for path in (found.path, *found.involved)):
                 findings.wrong(found.path, found.message, secret=found.secret)
@@ -153,8 +153,14 @@ def _is_too_late(soft_timeout: float | None, timeout: float | None) -> bool:
     return soft_timeout is not None and timeout is not None and soft_timeout >= timeout
 
 
+def _memory(settings: Settings) -> Iterator[Contradiction]:
+    workers, soft = settings.workers, ("workers", "max_memory")
+    if workers.max_memory and workers.max_memory_hard and workers.max_memory_hard <= workers.max_memory:
+        yield Contradiction(("workers", "max_memory_hard"), "expected more than workers.max_memory", (soft,))
+
+
 def handler_problems(settings: Settings, info: HandlerInfo) -> list[str]:
-    """Return a line for each contradiction of the handler's options that involves its decorator."""
+    """Return a line for each contradiction that involves the handler's decorator or its function."""
     ignored = settings.handlers[info.name].written if info.name in settings.handlers else ()
     kept = {key: value for key, value in info.options.items() if key not in ignored}
     decorated = {key: kept[key] for key in HEARTBEAT_EXPECTED if key in kept}
@@ -168,7 +174,11 @@ def handler_problems(settings: Settings, info: HandlerInfo) -> list[str]:
     limits = [key for key in SOFT_EXPECTED if key in kept]
     if limits and _is_too_late(resolved.soft_timeout, resolved.timeout):
         found.append((limits[0], SOFT_EXPECTED[limits[0]]))
-    return [f"handler {info.name!r}: {key}: {expected}, got {kept[key]}" for key, expected in found]
+    problems = [f"handler {info.name!r}: {key}: {expected}, got {kept[key]}" for key, expected in found]
+    if info.is_async and resolved.resources:
+        key = next(iter(resolved.resources))
+        problems.append(f"handler {info.name!r}: {key}: expected a plain function: async jobs share one process")
+    return problems
 
 
 def _is_too_seldom(heartbeat: float | None, limit: float | None) -> bool:

@@ -83,8 +83,10 @@ class WorkerSettings(Section):
     cancel_grace: float | None = setting(kind.limit, default=None)
     heartbeat: float = setting(kind.duration, default=1.0)
     heartbeat_timeout: float | None = setting(kind.limit, default=30.0)
+    max_age: float | None = setting(kind.limit, default=None)
     max_jobs: int | None = setting(kind.or_none(kind.whole(1, 1_000_000_000)), default=None)
     max_memory: int | None = setting(kind.size_limit, default=None)
+    max_memory_hard: int | None = setting(kind.size_limit, default=None)
     start: str = setting(kind.one_of("fork", "spawn"), default="fork")
     async_: AsyncWorkerSettings = setting(One(AsyncWorkerSettings), default=AsyncWorkerSettings())
 
@@ -130,6 +132,12 @@ class QueueSettings(Section):
     retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
 
 
+class RlimitSettings(Section):
+    cpu: float | None = setting(kind.duration, default=None)
+    memory: int | None = setting(kind.size, default=None)
+    files: int | None = setting(kind.whole(16, 1_000_000_000), default=None)
+
+
 class HandlerSettings(Section):
     """The settings of one handler. `queue` is the queue of its jobs that name none; @handler takes all others as options."""
 
@@ -141,6 +149,16 @@ class HandlerSettings(Section):
     soft_timeout: float | None = setting(kind.limit, default=None)
     cancel_grace: float | None = setting(kind.limit, default=None)
     queue: str | None = setting(kind.optional(kind.queue_name), default=None)
+    nice: int | None = setting(kind.whole(0, 19), default=None)
+    rlimits: RlimitSettings | None = setting(One(RlimitSettings), default=None)
+
+    @property
+    def resources(self) -> dict[str, Any]:
+        """The limits of the process that are written here, as plain values."""
+        found: dict[str, Any] = {} if self.nice is None else {"nice": self.nice}
+        if self.rlimits is not None:
+            found["rlimits"] = {key: getattr(self.rlimits, key) for key in self.rlimits.written}
+        return found
 
 
 class SinkSettings(Section):

@@ -17,6 +17,7 @@ from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.fetcher import Fetcher, Intake
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
+from supervisor.engine.limit_watch import LimitWatch
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.maintenance import Maintenance, Pruner, Repairer, SinkWatch, WallClock
 from supervisor.engine.presence import Announcer
@@ -34,8 +35,9 @@ from supervisor.stores.protocol import Store
 from supervisor.text.os_errors import reason
 from supervisor.workers.blame import SHUTDOWN
 from supervisor.workers.interface import WorkerBackend
+from supervisor.workers.limits import Limits as WorkerLimits
+from supervisor.workers.limits import limits_of
 from supervisor.workers.pool import Pool
-from supervisor.workers.slot import Limits as WorkerLimits
 
 KILL_SECONDS = 10.0
 FORCED_SECONDS = 2.0
@@ -69,7 +71,7 @@ class Coordinator:
             on_relieved=lambda: self.fetcher.pump(),
         )  # fmt: skip
         keeper = LeaseKeeper(writer, leases, buffers, committer, pool, bus, loop, self.tasks, limits, config)
-        self.lease_keeper = keeper
+        self.lease_keeper, self.limit_watch = keeper, LimitWatch(pool, loop, random)
         self.recovery = Recovery(writer, decider, bus, ttl=ttl, now=now, limits=limits, on_recovered=self._recovered)
         self.watchdog = watchdog = Watchdog(
             pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, limits
@@ -106,6 +108,7 @@ class Coordinator:
             self._loop.add_reader(notification_fd, self.store_notified)
         self.lease_keeper.start()
         self.watchdog.start()
+        self.limit_watch.watch(self.settings.workers)
         self.pool.async_workers.options = self.config.async_options
         self.pool.open(backend, self)
         self.unknown_handlers.serve(self.config.handlers.keys())
@@ -170,9 +173,8 @@ class Coordinator:
     async def first_worker(self, settings: Settings, backend: WorkerBackend) -> tuple[str, ...]:
         """Start a worker of a backend that is to be taken over: while none can be started, the old workers must go on. Return the
         reason why it ended before it was ready, if it did; otherwise it is one of the pool."""
-        limits = WorkerLimits(settings.workers.max_jobs, settings.workers.max_memory)
         try:
-            slot = self.pool.fork(backend, limits)
+            slot = self.pool.fork(backend, _worker_limits(settings))
         except OSError as error:
             return (f"no new worker could be started: {reason(error)}",)
         while slot.ready_at is None and slot.number in self.pool.workers:
@@ -185,7 +187,8 @@ class Coordinator:
             self.pool.count = settings.workers.count
         self._replace(settings, reports)
         self.watchdog.idle_heartbeat_timeout = settings.workers.heartbeat_timeout
-        self.pool.max_jobs, self.pool.max_memory = settings.workers.max_jobs, settings.workers.max_memory
+        self.pool.limits = _worker_limits(settings)
+        self.limit_watch.watch(settings.workers)
         self._serve_by(backend)
 
     def _replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
@@ -256,6 +259,7 @@ class Coordinator:
     async def close(self, timeout: float) -> None:
         self.tasks.cancel()
         self.watchdog.stop()
+        self.limit_watch.stop()
         self.lease_keeper.stop()
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
@@ -263,6 +267,11 @@ class Coordinator:
         self.writer.submit(_leave, Purpose.LEAVE).add_done_callback(report_error)
         if await self.writer.close(timeout):
             self._store.close()
+
+
+def _worker_limits(settings: Settings) -> WorkerLimits:
+    workers = settings.workers
+    return limits_of(workers.max_jobs, workers.max_memory, workers.max_memory_hard)
 
 
 def _leave(store: Store) -> None:

@@ -64,11 +64,12 @@ class Forkservers:
     def _options(self, settings: Settings) -> WorkerOptions:
         plugins, workers = settings.plugins, settings.workers
         heartbeats = {name: it.heartbeat for name, it in settings.handlers.items() if it.heartbeat is not None}
+        resources = {name: found for name, it in settings.handlers.items() if (found := it.resources)}
         return WorkerOptions(
             plugins=plugins.paths, base=str(settings.base), variables=settings.variables, import_timeout=plugins.import_timeout,
             start=workers.start, heartbeat=workers.heartbeat, heartbeats=heartbeats, result_limit=settings.limits.result,
             owner=self._owner, owner_fd=self.owner_fd, descriptor_limit=self.descriptor_limit,
-            log_level=settings.log.level, interruptions=_interruptions(settings),
+            log_level=settings.log.level, interruptions=_interruptions(settings), resources=resources,
         )  # fmt: skip
 
 

@@ -117,7 +117,10 @@ class Supervisor:
             loop.call_soon_threadsafe(self.bus.emit, event)
 
         workers = self.settings.workers
-        pool = Pool(workers.count, self.bus, loop, max_jobs=workers.max_jobs, max_memory=workers.max_memory)
+        pool = Pool(
+            workers.count, self.bus, loop,
+            max_jobs=workers.max_jobs, max_memory=workers.max_memory, max_memory_hard=workers.max_memory_hard,
+        )  # fmt: skip
         plugins = PluginManager(emit_from_thread)
         return Parts(
             pool=pool,

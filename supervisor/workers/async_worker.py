@@ -161,6 +161,7 @@ class AsyncWorker:
         self.memory_due = 0.0  # when to look at its memory again
         self._taken = 0
         self.leaving = False  # it gets no more jobs
+        self.ready_at: float | None = None
         self.cancel_grace = cancel_grace
         self._timer = timer
         self._tasks: list[WorkerTask] = []
@@ -177,6 +178,10 @@ class AsyncWorker:
         task = WorkerTask(self, listener)
         self._tasks.append(task)
         return task
+
+    @property
+    def idle(self) -> bool:
+        return not self._busy
 
     @property
     def takes_jobs(self) -> bool:
@@ -218,6 +223,24 @@ class AsyncWorker:
         self.leaving = self._killed = True
         self.process.kill(with_stack=with_stack)
 
+    def kill_for_any(self, reason: KillReason) -> None:
+        """Kill the process for what any of its jobs may have done: if there are several, each runs again alone."""
+        self.leaving = True
+        for task in list(self._tasks):
+            task.listener.reclaim()
+        self.process.drain()
+        if self._killed:
+            return
+        busy = [*self._busy.values()]
+        if len(busy) > 1:
+            self.warn(reason.message)
+        self._kill_with(busy or self._tasks, reason)
+
+    def _kill_with(self, tasks: Sequence[WorkerTask], reason: KillReason) -> None:
+        for task in tasks:
+            task.listener.kill_reason = SUSPECT if len(self._busy) > 1 else reason
+        self._kill(None, with_stack=False)
+
     def task_retired(self, task: WorkerTask) -> None:
         """End the task once it has no job, and the process once no task is left."""
         if task.lease is None and not self._ended:
@@ -238,7 +261,7 @@ class AsyncWorker:
     # events of the process (WorkerListener)
 
     def ready(self) -> None:
-        self.memory_at_start = self.process.memory() or 0
+        self.ready_at, self.memory_at_start = self._timer.time(), self.process.memory() or 0
         with self._outcomes.gathered():
             for task in self._tasks:
                 task.listener.ready()
@@ -272,10 +295,7 @@ class AsyncWorker:
         self._tasks[0].listener.warn(message)
 
     def channel_broken(self, why: str) -> None:
-        busy = list(self._busy.values())
-        for task in busy:
-            task.listener.kill_reason = broken_channel(why) if len(busy) == 1 else SUSPECT
-        self._kill(None, with_stack=False)
+        self._kill_with([*self._busy.values()], broken_channel(why))
 
     def not_ready(self, why: str) -> None:
         for task in self._tasks:

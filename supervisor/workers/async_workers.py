@@ -9,10 +9,12 @@ from supervisor.events import Bus, Event, WorkerExited, WorkerStarted
 from supervisor.jobs import Lease
 from supervisor.text.os_errors import reason
 from supervisor.workers.async_worker import AsyncWorker, GatheredOutcomes
+from supervisor.workers.blame import ExitCause
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
+from supervisor.workers.limits import Limits
 from supervisor.workers.reforks import ReforkDelays
 from supervisor.workers.run_times import RunTimes
-from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, MIN_GROWTH, Limits, SlotContext, State, WorkerSlot
+from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, SlotContext, State, WorkerSlot
 from supervisor.workers.task_slot import TaskSlot
 
 RETRY_SECONDS = 1.0
@@ -42,7 +44,7 @@ class AsyncWorkers:
         self._numbers = numbers
         self._backend: WorkerBackend | None = None
         self._listener: PoolListener | None = None
-        self._workers: list[AsyncWorker] = []
+        self.workers: list[AsyncWorker] = []
         self.reforks = ReforkDelays(timer, self.fill)
 
     def open(self, backend: WorkerBackend, listener: PoolListener) -> None:
@@ -53,7 +55,7 @@ class AsyncWorkers:
         """Replace every worker of another backend, at once; the old ones exit after the jobs that they run."""
         self._backend = backend
         self.reforks.cancel()
-        for worker in self._workers:
+        for worker in self.workers:
             if worker.backend is not backend:
                 self._retire(worker)
         self.fill()
@@ -61,7 +63,7 @@ class AsyncWorkers:
     def fill(self) -> None:
         if self.stopping or self._backend is None:
             return
-        present = [worker for worker in self._workers if not worker.leaving]
+        present = [worker for worker in self.workers if not worker.leaving]
         for _ in range(self.options.workers - len(present) - self.reforks.waiting):
             try:
                 self._fork(self._backend, self.options.concurrency)
@@ -111,12 +113,20 @@ class AsyncWorkers:
             backend, next(self._numbers), concurrency, self.options.cancel_grace, self._timer, outcomes
         )
         worker.max_jobs = self.limits.max_jobs
-        self._workers.append(worker)
+        self.workers.append(worker)
         context = SlotContext(self, outcomes, self._bus, self.times, self._timer.time)
         quiet = context._replace(bus=_OneWorker(self._bus))  # one worker starts, not one for each slot
         first = TaskSlot(worker, context, self)
         self.slots.update((first, *(TaskSlot(worker, quiet, self) for _ in range(concurrency - 1))))
         return first
+
+    def replace_old(self, worker: AsyncWorker, reached: ExitCause) -> None:
+        """Replace the worker, unless as many as are wanted still run their last jobs."""
+        if sum(1 for each in self.workers if each.leaving) < self.options.workers:
+            for slot in self._slots_of(worker):
+                slot.reached = reached
+            self._retire(worker)
+            self.fill()
 
     def _retire(self, worker: AsyncWorker) -> None:
         worker.leaving = True
@@ -146,11 +156,10 @@ class AsyncWorkers:
 
     def job_done(self, worker: AsyncWorker) -> None:
         """Replace the worker if it has reached a limit."""
-        max_memory = self.limits.max_memory
         used_up = worker.max_jobs is not None and worker.done >= worker.max_jobs
-        if not used_up and max_memory is not None and self._timer.time() >= worker.memory_due:
+        if not used_up and self.limits.max_memory is not None and self._timer.time() >= worker.memory_due:
             worker.memory_due = self._timer.time() + MEMORY_CHECK_INTERVAL
-            used_up = (worker.process.memory() or 0) > max(max_memory, worker.memory_at_start * MIN_GROWTH)
+            used_up = self.limits.reached_by_memory(worker.process.memory(), worker.memory_at_start) is not None
         if used_up and not worker.leaving:
             self._retire(worker)
             self.fill()
@@ -167,7 +176,7 @@ class AsyncWorkers:
             self._reclaim_later(slot.sole)
         if self._slots_of(slot.worker):
             return
-        self._workers.remove(slot.worker)
+        self.workers.remove(slot.worker)
         if not with_job and self.reforks.was_useless(slot):
             if not self.stopping and slot.backend is self._backend:
                 self.reforks.add()

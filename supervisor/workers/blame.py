@@ -9,6 +9,8 @@ from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome
 from supervisor.workers.interface import ExitReport, Reply
 
 HOST = socket.gethostname()
+STATUS_LOWERED = 121
+"""The exit status of a worker that may not raise its priority again after its job."""
 STUCK = "was not ended by SIGKILL: it is stuck in the kernel ({}), does no more, and exits once the wait there is over"
 SURVIVES = "has left {} running, which the supervisor may not kill; the worker was killed while it ran {}"
 
@@ -29,6 +31,12 @@ def timed_out(timeout: float) -> KillReason:
 def heartbeat_lost(age: float) -> KillReason:
     message = f"no heartbeat for {age:.1f}s and no CPU time used; killed"
     return KillReason("heartbeat_lost", Cause.HEARTBEAT_LOST, "HeartbeatLost", message)
+
+
+def past_memory_limit(size: int, limit: int, *, blamed: bool = True) -> KillReason:
+    """Return the reason to kill a worker of so many bytes. If its job is not `blamed`, the job is released."""
+    message = f"its worker had {size / 1e6:.0f}MB, workers.max_memory_hard is {limit / 1e6:g}MB; killed"
+    return KillReason("memory_limit", Cause.MEMORY_LIMIT if blamed else None, "MemoryLimit", message)
 
 
 def broken_channel(why: str) -> KillReason:
@@ -70,13 +78,16 @@ class ExitCause(NamedTuple):
 
 
 def exit_cause(
-    report: ExitReport, reason: KillReason | None, reached: ExitCause | None, *, retiring: bool
+    report: ExitReport, reason: KillReason | None, reached: ExitCause | None, *, retiring: bool, idle: bool
 ) -> ExitCause:
-    """Return why a worker has exited. `reached` is the limit for which it was to exit, if it was `retiring`."""
+    """Return why a worker has exited. `reached` is the limit for which it was to exit, if it was `retiring`; `idle`
+    is whether it ran no job."""
     if reason is SUSPECT:
         return ExitCause("crash", f"{report.how}; any of its jobs may have done this, so each runs again alone")
     if reason is not None:
         return ExitCause(reason.name, reason.message or report.how)
+    if idle and report.exit_code == STATUS_LOWERED:
+        return ExitCause("nice", "it may not raise its priority again after its job")
     if retiring and (report.exit_code == 0 or report.start_error is not None):
         return reached or ExitCause("stopped", report.how)
     return ExitCause("crash", report.how)
@@ -88,6 +99,8 @@ def outcome_at_exit(
     """Return a failed attempt, or a release if the reason has no cause. `ran` and `heartbeat_age` are seconds."""
     if reason is None:
         how = f"its worker {'was ' if report.signal else ''}{report.how}"
+        if report.signal == "SIGXCPU":
+            how += ": its CPU time is past rlimits.cpu"
         reason = KillReason("crash", Cause.CRASH, "WorkerCrashed", how)
     if reason.cause is None:
         return Outcome(lease, Kind.RELEASED, took=ran, suspect=reason is SUSPECT)

@@ -233,7 +233,8 @@ class WorkerOptions:
     seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'. `import_timeout`
     is seconds for one plugin, `result_limit` is bytes. `owner_fd` is a descriptor that workers keep open. `descriptor_limit` is
     their soft limit; by default that of this process. Log records below `log_level` are left out. `payloads` of handlers, in JSON, are
-    checked once the plugins are imported. `interruptions` are as in Hello."""
+    checked once the plugins are imported. `interruptions` are as in Hello, and `resources` has `nice` and `rlimits` of single
+    handlers."""
 
     plugins: Sequence[str]
     import_timeout: float
@@ -249,6 +250,7 @@ class WorkerOptions:
     variables: Mapping[str, str] = field(default_factory=dict)
     payloads: Sequence[tuple[str, str]] = ()
     interruptions: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

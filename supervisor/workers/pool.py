@@ -12,9 +12,10 @@ from supervisor.text.os_errors import reason
 from supervisor.workers.async_workers import AsyncWorkers
 from supervisor.workers.blame import LINGERING, SHUTDOWN, KillReason
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend, Written, output_event
+from supervisor.workers.limits import Limits, limits_of
 from supervisor.workers.reforks import ReforkDelays
 from supervisor.workers.run_times import RunTimes
-from supervisor.workers.slot import Limits, SlotContext, State, WorkerSlot
+from supervisor.workers.slot import SlotContext, State, WorkerSlot
 
 FILL_AFTER = 0.050  # seconds: the kernel may take much longer to end a worker of many gigabytes
 REPLACE_INTERVAL = 5.0  # seconds
@@ -37,20 +38,20 @@ def share(max_jobs: int, number: int, count: int) -> int:
 class Pool:
     """The slots of `count` workers, and of those that are still ending.
 
-    A change of `max_jobs` or `max_memory` (bytes) applies to workers forked after it.
+    A change of `limits` applies to workers forked after it.
     """
 
     def __init__(
-        self, count: int, bus: Bus, timer: Timer, *, max_jobs: int | None = None, max_memory: int | None = None
-    ) -> None:
+        self, count: int, bus: Bus, timer: Timer, *,
+        max_jobs: int | None = None, max_memory: int | None = None, max_memory_hard: int | None = None,
+    ) -> None:  # fmt: skip
         self.count = count
-        self.max_jobs = max_jobs
-        self.max_memory = max_memory
+        self.limits = limits_of(max_jobs, max_memory, max_memory_hard)
         self.times = RunTimes()
         self.workers: dict[int, WorkerSlot] = {}
         self.stuck: dict[int, WorkerSlot] = {}  # those that were killed, do no more, and have not exited
         self.stopping = False
-        self._leaving: set[int] = (
+        self.leaving: set[int] = (
             set()
         )  # the numbers of workers that were replaced and have not exited; not those of a reload
         self._bus = bus
@@ -95,12 +96,12 @@ class Pool:
         """
         if self.stopping or self._context is None:
             return
-        self.async_workers.limits = Limits(self.max_jobs, self.max_memory)
+        self.async_workers.limits = self.limits
         present = [slot for slot in self._present() if slot.backend is self._backend]
         missing = self.count - len(present) - self.reforks.waiting
-        for _ in range(min(missing, 2 * self.count - len(present) - len(self._leaving))):
+        for _ in range(min(missing, 2 * self.count - len(present) - len(self.leaving))):
             try:
-                self.fork(self.backend, Limits(self.max_jobs, self.max_memory), after_used_up=after_used_up)
+                self.fork(self.backend, self.limits, after_used_up=after_used_up)
             except OSError as error:
                 how = ExitReport(0, start_error=f"its channels can't be opened: {reason(error)}").how
                 self._bus.emit(WorkerExited(0, 0, "crash", how, None))
@@ -228,7 +229,7 @@ class Pool:
         """It has done its last job, or does not take the next one."""
         if slot.state is State.READY:
             used_up = slot.is_used_up()
-            self._leaving.add(slot.number)
+            self.leaving.add(slot.number)
             slot.retire()
             self.fill(after_used_up=used_up)
 
@@ -236,7 +237,7 @@ class Pool:
         if self.stuck.pop(slot.number, None) is not None:
             return
         del self.workers[slot.number]
-        self._leaving.discard(slot.number)
+        self.leaving.discard(slot.number)
         if slot.stuck is not None:
             self.stuck[slot.number] = slot
         if not with_job and self.reforks.was_useless(slot):

@@ -30,11 +30,11 @@ from supervisor.jobs import (
 from supervisor.text.units import counted
 from supervisor.workers import blame
 from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend, Written, output_event
+from supervisor.workers.limits import Limits
 from supervisor.workers.reply_check import REPEATED, ReplyCheck
 from supervisor.workers.run_times import FRAME_BYTES, FRAME_JOBS, FRAME_SECONDS, RunTimes
 
 MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
-MIN_GROWTH = 1.1  # a worker that was past the limit at its start would only be replaced by one of the same size
 
 REPLY_JOB_ID: Final = 0  # a field of replies that the hot path takes by index
 
@@ -45,14 +45,6 @@ class State(Enum):
     RETIRING = "retiring"  # it takes no more jobs, and exits after the one that it runs
     EXITED = "exited"  # it exited without a job, and is replaced once its status is known, which may call for a delay
     ENDING = "ending"  # it was killed, or exited while it ran a job, and is replaced at once
-
-
-class Limits(NamedTuple):
-    """Limits past which a worker is replaced. `max_memory` is bytes. `max_jobs` may be a share of the setting."""
-
-    max_jobs: int | None
-    max_memory: int | None
-    setting: int | None = None
 
 
 class SlotOwner(Protocol):
@@ -78,8 +70,8 @@ class WorkerSlot:
     """A worker process and the jobs sent to it. It is the listener of its process."""
 
     __slots__ = (
-        "_bus", "_ended", "_frame", "_frames", "_limits", "_listener", "_memory_at_start", "_memory_checked_at", "_now",
-        "_replies", "_times", "backend", "done", "emit_exit", "heartbeat_at", "how", "kill_reason", "number", "pool", "process", "reached",
+        "_bus", "_ended", "_frame", "_frames", "_limits", "_listener", "_memory_checked_at", "_now",
+        "_replies", "_times", "backend", "done", "emit_exit", "heartbeat_at", "how", "kill_reason", "memory_at_start", "number", "pool", "process", "reached",
         "ready_at", "reported", "retired_at", "retries", "sent", "started", "state", "stuck",
     )  # fmt: skip
 
@@ -112,7 +104,7 @@ class WorkerSlot:
         self.how = ""  # it ended
         self.emit_exit: Callable[[WorkerExited], None] = context.bus.emit
         self.reached: blame.ExitCause | None = None  # the limit for which it is replaced
-        self._memory_at_start = 0
+        self.memory_at_start = 0
         self._memory_checked_at = now
         self.process = backend.fork(number, self)
 
@@ -236,7 +228,7 @@ class WorkerSlot:
             return
         self.started = self.heartbeat_at = self.ready_at = self._now()
         if self._limits.max_memory is not None:
-            self._memory_at_start = self.process.memory() or 0
+            self.memory_at_start = self.process.memory() or 0
         if self.state is State.STARTING:
             self.state = State.READY
         self.pool.slot_ready(self)
@@ -293,17 +285,14 @@ class WorkerSlot:
 
     def _limit_reached(self, now: float) -> blame.ExitCause | None:
         """Return the limit that the worker has reached. Its memory must have grown; if it has more jobs, check that at intervals."""
-        max_jobs, max_memory, setting = self._limits
+        max_jobs, max_memory, setting, _ = self._limits
         if max_jobs is not None and not self.sent and self.is_used_up():
             share = f"{counted(max_jobs, 'job', 'are')} its share after a start: " if max_jobs != setting else ""
             return blame.ExitCause("max_jobs", f"{share}workers.max_jobs is {setting}")
         if max_memory is None or (self.sent and now < self._memory_checked_at + MEMORY_CHECK_INTERVAL):
             return None
         self._memory_checked_at = now
-        size = self.process.memory()
-        if size is None or size <= max_memory or size <= self._memory_at_start * MIN_GROWTH:
-            return None
-        return blame.ExitCause("max_memory", f"it has {size / 1e6:.0f}MB, workers.max_memory is {max_memory / 1e6:g}MB")
+        return self._limits.reached_by_memory(self.process.memory(), self.memory_at_start)
 
     def heartbeat(self) -> None:
         if self.kill_reason is None:  # the signal that requests the stack may wake a job that hung
@@ -344,7 +333,8 @@ class WorkerSlot:
         self.reclaim()
         ran = self._now() - self.started
         culprit = self.sent.popleft() if self.sent else None
-        ended_by = blame.exit_cause(report, self.kill_reason, self.reached, retiring=self.state is State.RETIRING)
+        retiring, idle = self.state is State.RETIRING, culprit is None
+        ended_by = blame.exit_cause(report, self.kill_reason, self.reached, retiring=retiring, idle=idle)
         self.how = ended_by.how
         self.pool.slot_ended(self, with_job=culprit is not None)
         if self.sent:

@@ -10,7 +10,8 @@ from supervisor.jobs import Lease
 from supervisor.workers.async_worker import AsyncWorker
 from supervisor.workers.blame import outcome_of_cancelled
 from supervisor.workers.interface import Reply
-from supervisor.workers.slot import Limits, SlotContext, SlotOwner, State, WorkerSlot
+from supervisor.workers.limits import Limits
+from supervisor.workers.slot import SlotContext, SlotOwner, State, WorkerSlot
 
 NO_LIMITS = Limits(None, None)
 """The limits of a worker are checked for all its slots together."""

@@ -45,7 +45,8 @@ class Hello(NamedTuple):
     """The first message to a forkserver. `plugins` are relative to `base`; `skip` names the sources not to import. `heartbeat`
     and the values of `heartbeats` are seconds, `result_limit` is bytes. `token` begins the forkserver's log records. `payloads` are
     those to be checked, each as [handler, JSON]. `interruptions` are the `soft_timeout` and the `cancel_grace` (seconds or null) by
-    handler, as far as the config has them, and those of all other handlers under ""."""
+    handler, as far as the config has them, and those of all other handlers under ""; `resources` are `nice` and `rlimits` by
+    handler."""
 
     plugins: Sequence[str]
     base: str
@@ -59,6 +60,7 @@ class Hello(NamedTuple):
     token: str
     payloads: Sequence[Sequence[str]] = ()
     interruptions: Mapping[str, Mapping[str, float | None]] = {}
+    resources: Mapping[str, Mapping[str, Any]] = {}
 
 
 class Fork(NamedTuple):

@@ -260,6 +260,11 @@ def _audit(plugin: Loaded) -> None:
     assert plugin.names["seen"] == [(7, "succeeded"), "no route"]
 
 
+def _convert(plugin: Loaded) -> None:
+    handler = plugin.manager.handlers["convert"]
+    assert (handler.nice, handler.rlimits) == (10, {"cpu": "60s", "memory": "1GB", "files": 256})
+
+
 CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "README.md:plugins/thumbnails.py": _thumbnail,
     "getting-started.md:plugins/thumbnails.py": _thumbnail,
@@ -273,6 +278,7 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "guides/timeouts.md:plugins/transcode.py": _transcode,
     "guides/handlers.md:plugins/mail.py": _send_mail,
     "guides/handlers.md:plugins/dice.py": _roll,
+    "guides/handlers.md:plugins/convert.py": _convert,
     "guides/handlers.md:plugins/orders.py": _place_order,
     "guides/retries.md:plugins/weather.py": _measure,
     "guides/dead-letters.md:plugins/pager.py": _pager,

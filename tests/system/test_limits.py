@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import signal
 from collections import Counter
 
 import pytest
@@ -69,6 +71,67 @@ def test_workers_past_max_memory_at_their_start_are_not_replaced_again_and_again
     command.enqueue_many([{"handler": "pid"}] * 200)
     assert command.run("--drain").wait(60) == 0
     assert len(pids(command)) == 1
+
+
+AGE = re.compile(r"exited: max_age \(it is \S+ old, workers.max_age is 300ms\)")
+
+
+def test_workers_are_replaced_at_their_age_also_idle_ones_and_no_job_is_affected(command: Command) -> None:
+    command.write(
+        config="workers: {count: 2, max_age: 300ms}\n",
+        plugins={
+            **PIDS,
+            "naps.py": """
+                import os, time
+                from supervisor import handler
+
+                @handler
+                def nap(job):
+                    time.sleep(0.1)
+                    return os.getpid()
+            """,
+        },
+    )
+    run = command.run()
+    wait_for(lambda: len(AGE.findall(run.log)) >= 3)
+    command.enqueue_many([{"handler": "nap"}] * 20)
+    wait_for(lambda: all(job["state"] == "succeeded" for job in command.jobs()))
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert len(pids(command)) >= 3
+    assert " crashed" not in run.log and "killed" not in run.log
+
+
+def test_a_worker_past_the_hard_limit_is_killed_while_its_job_runs(command: Command) -> None:
+    command.write(
+        config="workers: {count: 1, max_memory_hard: 150MB}\nretry: {max_retries: 0}\n",
+        plugins={
+            **PIDS,
+            "greedy.py": """
+                import time
+                from supervisor import handler
+
+                @handler
+                def greedy(job):
+                    kept = bytearray(b"x" * 200_000_000)
+                    time.sleep(3600)
+
+                @handler
+                async def greedy_async(job):
+                    greedy(job)
+            """,
+        },
+    )
+    ids = [command.enqueue("greedy"), command.enqueue("greedy_async"), command.enqueue("pid")]
+    run = command.run()
+    for id in ids[:2]:
+        (error,) = command.until(id, "failed")["errors"]
+        assert (error["cause"], error["type"], error["signal"]) == ("memory_limit", "MemoryLimit", "SIGKILL")
+        assert re.fullmatch(r"its worker had \d+MB, workers.max_memory_hard is 150MB; killed", error["message"])
+    command.until(ids[2], "succeeded")
+    assert "cause=memory_limit" in run.log
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
 
 
 SPAWN = """

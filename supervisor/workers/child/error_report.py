@@ -14,12 +14,12 @@ from supervisor.plugins.importer import readable
 from supervisor.text.printable import printable, shortened
 from supervisor.text.strict_json import NotJSON
 from supervisor.text.units import parse_duration
-from supervisor.workers.child import interruption, middleware
+from supervisor.workers.child import interruption, job_resources, middleware
 
 MAX_MESSAGE = 64 * 1024
 MAX_TRACEBACK = 64 * 1024
 
-HIDDEN = [vars(middleware), vars(binding), vars(interruption)]
+HIDDEN = [vars(middleware), vars(binding), vars(interruption), vars(job_resources)]
 """The globals of further modules with the worker's own frames."""
 
 Error = dict[str, Any]  # as in Reply

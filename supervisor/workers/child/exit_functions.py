@@ -50,13 +50,18 @@ def _forget_buffered_records() -> None:
                 handler.buffer = []
 
 
-def run(report: Callable[[str], None]) -> None:
+_status = 0
+
+
+def run(report: Callable[[str], None], status: int) -> None:
     """Wait for threads and run exit functions, for at most `EXIT_TIMEOUT`; `report` gets what is cut off. A forked worker ends here."""
-    interpreter.end_after(EXIT_TIMEOUT, 0, report)
+    global _status
+    _status = status
+    interpreter.end_after(EXIT_TIMEOUT, status, report)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
 
 
 def _end() -> None:
     flush_streams()
-    os._exit(0)
+    os._exit(_status)

@@ -29,12 +29,14 @@ from supervisor.text import strict_json as payloads
 from supervisor.text.os_errors import no_more_threads
 from supervisor.text.units import parse_duration
 from supervisor.workers import wire_protocol as wire
+from supervisor.workers.blame import STATUS_LOWERED
 from supervisor.workers.channels import CHUNK, WorkerEnds, move_out_of_reach
 from supervisor.workers.child import error_report, exit_functions
 from supervisor.workers.child.heartbeat import Heartbeat
 from supervisor.workers.child.identity import Identity, IdentityChanged
 from supervisor.workers.child.interruption import Interrupter
 from supervisor.workers.child.job_context import fresh_contexts
+from supervisor.workers.child.job_resources import Lowered, PriorityLowered, with_resources
 from supervisor.workers.child.middleware import Middleware, Wrapper
 from supervisor.workers.child.process_state import (
     TRIALS,
@@ -109,9 +111,7 @@ def _run(
 ) -> int:  # fmt: skip
     """Run the hooks, the jobs and the exit functions, and return the exit status."""
     info = WorkerInfo(os.getpid(), order.number)
-    by_decorator = {name: it.heartbeat for name, it in plugins.handlers.items() if it.heartbeat is not None}
-    intervals = {**{name: parse_duration(each) for name, each in by_decorator.items()}, **hello.heartbeats}
-    stack = StackDumper(ends.stack)
+    status, intervals, stack = 0, _heartbeats(plugins, hello), StackDumper(ends.stack)
     interrupter = Interrupter({} if order.concurrency else plugins.handlers, hello.interruptions)
     shortest, needed = min([hello.heartbeat, *intervals.values()]), interrupter if interrupter.needed else None
     heartbeat = Heartbeat(ends.heartbeat, hello.heartbeat, shortest, stack, needed)
@@ -135,13 +135,21 @@ def _run(
             raise
         records.report(WARNING, "a job closed a channel of its worker: the worker exits and is replaced")
         return 1
+    except PriorityLowered:
+        status = STATUS_LOWERED
     except IdentityChanged as reason:
         records.report(WARNING, str(reason))
         return 1
     plugins.call("supervisor_worker_stopping", worker=info)
     report("threads and exit functions (atexit) of plugins")
-    exit_functions.run(partial(records.report, WARNING))
-    return 0
+    exit_functions.run(partial(records.report, WARNING), status)
+    return status
+
+
+def _heartbeats(plugins: PluginManager, hello: wire.Hello) -> dict[str, float]:
+    """Return the intervals of handlers that have their own, in seconds."""
+    by_decorator = {name: it.heartbeat for name, it in plugins.handlers.items() if it.heartbeat is not None}
+    return {**{name: parse_duration(each) for name, each in by_decorator.items()}, **hello.heartbeats}
 
 
 class JobRunner:
@@ -151,7 +159,7 @@ class JobRunner:
         self, hello: wire.Hello, token: str, ends: WorkerEnds, records: RecordHandler, wrappers: Sequence[Wrapper],
         handlers: Mapping[str, Handler], heartbeat: Heartbeat, intervals: Mapping[str, float], stack: StackDumper,
     ) -> None:  # fmt: skip
-        self._handlers = handlers
+        self._handlers = with_resources(handlers, hello.resources, self._end_after_job)
         self._records = records
         self._result_limit = hello.result_limit
         self._token = token.encode()
@@ -284,6 +292,11 @@ class JobRunner:
     def _suspect_every_job(self) -> None:
         """Make a copy that a job or a wrapper forked call `_restore` after the job, however short. `_restore` ends the copy."""
         self._serious = self._slight = -1
+
+    def _end_after_job(self) -> None:
+        """Make the worker exit after the job that has just ended."""
+        self._serious = self._slight = -1
+        self._identity = Lowered()
 
     def _restore(self, job_id: int, took: int, reply: bytes) -> None:
         if os.getpid() != self._pid:  # the job forked, and this is the copy, which returned from the handler too

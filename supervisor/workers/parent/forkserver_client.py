@@ -335,7 +335,7 @@ def _hello(options: WorkerOptions, skip: Sequence[str], token: str) -> wire.Hell
     return wire.Hello(
         tuple(options.plugins), options.base, tuple(skip), options.start, options.heartbeat, dict(options.heartbeats),
         options.result_limit, options.owner, options.log_level, token, options.payloads,
-        options.interruptions,
+        options.interruptions, options.resources,
     )  # fmt: skip
 
 

@@ -40,8 +40,26 @@ def test_the_heartbeat_of_a_decorator_is_compared_with_the_settings(
     assert found == [f"handler 'h': {problem}" for problem in expected]
 
 
+@pytest.mark.parametrize(
+    ("options", "config", "key"),
+    [({"nice": 3}, "", "nice"), ({"rlimits": {"files": 64}}, "", "rlimits"), ({}, "handlers: {h: {nice: 0}}", "nice")],
+)
+def test_an_async_handler_has_no_limits_of_its_process(
+    write: Any, options: dict[str, Any], config: str, key: str
+) -> None:
+    settings = load(write(config), {})
+    found = handler_problems(settings, HandlerInfo("h", options, "f.py", 1, is_async=True))
+    assert found == [f"handler 'h': {key}: expected a plain function: async jobs share one process"]
+    assert handler_problems(settings, HandlerInfo("h", options, "f.py", 1)) == []
+
+
 def test_no_contradiction_is_reported_of_a_value_that_is_wrong_already(errors: Any) -> None:
     assert len(errors("workers: {heartbeat: 20, heartbeat_timeout: 1s}")) == 1
+
+
+def test_the_hard_limit_of_memory_is_above_the_soft_one(errors: Any) -> None:
+    (error,) = errors("workers: {max_memory: 500MB, max_memory_hard: 500MB}")
+    assert "workers.max_memory_hard: expected more than workers.max_memory" in error
 
 
 def sinks(*paths: str) -> str:

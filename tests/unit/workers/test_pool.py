@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from supervisor.events import Bus, JobStarted, WorkerExited, WorkerLogged, WorkerOutput, WorkerWarning
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
-from supervisor.workers.blame import CANCELLED, LEASE_LOST, SHUTDOWN, timed_out
+from supervisor.workers.blame import CANCELLED, LEASE_LOST, SHUTDOWN, STATUS_LOWERED, timed_out
 from supervisor.workers.interface import ExitReport, OutputLines, Reply, WorkerRecord
+from supervisor.workers.limits import Limits
 from supervisor.workers.pool import HOOK_SECONDS, REPLACE_INTERVAL, Pool
 from supervisor.workers.reforks import REFORK_DELAYS
 from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
 from supervisor.workers.run_times import FRAME_JOBS
-from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, Limits, State, WorkerSlot
+from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, State, WorkerSlot
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker, make_lease
 
 
@@ -545,6 +546,20 @@ def test_a_worker_is_recycled_after_max_jobs() -> None:
     assert len(here.backend.forked) == 2
     first.die(exit_code=0)
     assert here.exits() == [("max_jobs", "workers.max_jobs is 2")]
+
+
+def test_a_worker_that_may_not_raise_its_priority_again_exits_as_it_should_unless_its_job_exited() -> None:
+    here = Setup()
+    here.send(1)
+    here.process.run_next()
+    here.process.die(exit_code=STATUS_LOWERED)
+    assert here.exits() == [("nice", "it may not raise its priority again after its job")]
+    here.process.come_up()
+    here.send(2)
+    here.process.start_next()
+    here.process.die(exit_code=STATUS_LOWERED)
+    assert here.exits()[1:] == [("crash", f"exited with status {STATUS_LOWERED}")]
+    assert here.failed() == [(2, Cause.CRASH)]
 
 
 def test_the_share_of_max_jobs_is_named_beside_the_setting() -> None:

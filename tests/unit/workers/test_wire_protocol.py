@@ -18,7 +18,20 @@ def lease(job_id: int, **fields: object) -> Lease:
 
 
 MESSAGES = [
-    wire.Hello(["plugins"], "/base", [], "fork", 1.0, {"slow": 0.5}, 1000, "owner", "info", "aa", [["mail", "1"]]),
+    wire.Hello(
+        ["plugins"],
+        "/base",
+        [],
+        "fork",
+        1.0,
+        {"slow": 0.5},
+        1000,
+        "owner",
+        "info",
+        "aa",
+        [["mail", "1"]],
+        {"mail": {"nice": 5}},
+    ),
     wire.Fork(1, 2, "token", 100),
     wire.Reap(3),
     wire.Stop(),
