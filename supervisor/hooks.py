@@ -59,7 +59,8 @@ class Specs:
 
     @hookspec(firstresult=True)
     def supervisor_run(self, job: Job) -> Any:
-        """Run a job. Implement it as a wrapper (`@hookimpl(wrapper=True)`): middleware around each job."""
+        """Run a job. Implement it as a wrapper (`@hookimpl(wrapper=True)`): middleware around each job. If it is an `async def`, it
+        wraps async handlers only."""
 
     @hookspec
     def supervisor_sinks(self) -> Mapping[str, type[Sink]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -28,12 +29,15 @@ from supervisor.plugins.reports import SourceReport
 from supervisor.plugins.validation import (
     checked_handlers,
     implemented_hooks,
+    is_async_wrapper,
     is_routine,
     location,
     marked_handlers,
     marks_of,
     not_found,
     suspicious_names,
+    wrappers_of,
+    wraps_async_only,
     written_options,
 )
 
@@ -56,7 +60,9 @@ class HookCall:
 
 class _Hooks(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        return super().parse_hookimpl_opts(plugin, name) if is_routine(getattr(plugin, name, None)) else None
+        value = getattr(plugin, name, None)
+        usable = is_routine(value) and not inspect.isasyncgenfunction(value)
+        return super().parse_hookimpl_opts(plugin, name) if usable else None
 
 
 class PluginManager:
@@ -75,6 +81,8 @@ class PluginManager:
         self._found: dict[str, list[tuple[str, Handler, HandlerInfo]]] = {}
         self.bindings: dict[str, Binding] = {}
         """Of the handlers that were found, by name."""
+        self._async_wrappers: dict[str, Callable[..., Any]] = {}
+        """Of the sources that have no other wrapper, each with one of these."""
         self._seen: set[int] = set()
         self._folders: set[Path] = set()
         self._marks: dict[int, tuple[str, Handler]] = {}
@@ -86,7 +94,7 @@ class PluginManager:
 
     @property
     def reports(self) -> list[SourceReport]:
-        return [self._with_lost_marks(report) for report in self._reports.values()]
+        return [self._with_late_warnings(report) for report in self._reports.values()]
 
     @property
     def handlers(self) -> dict[str, Handler]:
@@ -110,13 +118,19 @@ class PluginManager:
         self._reports[source.name] = report
         for name in dict.fromkeys(info.name for info in report.handlers):
             self._stop_duplicates(name)
-        return self._with_lost_marks(self._reports[source.name])
+        return self._with_late_warnings(self._reports[source.name])
 
-    def _with_lost_marks(self, report: SourceReport) -> SourceReport:
+    def _with_late_warnings(self, report: SourceReport) -> SourceReport:
+        """Return the report with the warnings that depend on sources loaded later."""
         lost = [
             it for source, it in self._marks.values() if source == report.source and id(it.function) not in self._seen
         ]
-        return replace(report, warnings=(*report.warnings, *map(not_found, lost))) if lost else report
+        late = [not_found(each) for each in lost]
+        wrapper = self._async_wrappers.get(report.source)
+        sync = [name for name in self.handlers if not self.bindings[name].is_async] if wrapper else []
+        if sync:
+            late.append(wraps_async_only(wrapper, sync))
+        return replace(report, warnings=(*report.warnings, *late)) if late else report
 
     def load_all(self, sources: Iterable[Source]) -> list[SourceReport]:
         for source in sources:
@@ -162,7 +176,8 @@ class PluginManager:
     def wrappers(self, hook: str) -> list[Callable[..., Any]]:
         """Return the implementations of a hook for wrappers, each as a function of one argument; the first is innermost."""
         found = getattr(self.hook, hook).get_hookimpls()
-        return [one.function if (*one.argnames, *one.kwargnames) else _for_any(one.function) for one in found]
+        pairs = [(getattr(one.function, _STANDS_FOR, one.function), (*one.argnames, *one.kwargnames)) for one in found]
+        return [function if arguments else _for_any(function) for function, arguments in pairs]
 
     def _load(self, source: Source) -> SourceReport:
         with collected_marks() as marks:
@@ -174,6 +189,11 @@ class PluginManager:
         handlers, mistake = checked_handlers(self._new_handlers(plugin, hooks))
         infos = [_info(handler, binding, source, plugin) for handler, binding in handlers]
         self._plugins.register(plugin, source.name)
+        wrappers = wrappers_of(plugin)
+        if only_async := [each for each in wrappers if is_async_wrapper(each)]:
+            self._plugins.register(_StandIns(only_async), f"{source.name} (async)")
+            if len(only_async) == len(wrappers):
+                self._async_wrappers[source.name] = only_async[0]
         for (handler, binding), info in zip(handlers, infos, strict=True):
             self._seen.add(id(handler.function))
             bound = replace(handler, function=binding.call)
@@ -240,6 +260,28 @@ def load_parent_side(
     wanted = {report.source for report in reports if hooks.intersection(report.hooks)}
     with kept_primitives(), kept_log():
         return [manager.load(source) for source in sources if source.name in wanted]
+
+
+_RUN = "supervisor_run"
+_STANDS_FOR = "stands_for"
+
+
+class _StandIns:
+    """A plugin that has a generator function in place of each async generator function, which pluggy does not accept as a wrapper."""
+
+    def __init__(self, wrappers: Iterable[Callable[..., Any]]) -> None:
+        for number, wrapper in enumerate(wrappers):
+            setattr(self, f"{_RUN}_{number}", _stand_in(wrapper))
+
+
+def _stand_in(wrapper: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(wrapper)
+    def stand_in(*_arguments: Any) -> Any:
+        yield
+
+    mark = f"{PROJECT}_impl"
+    vars(stand_in).update({_STANDS_FOR: wrapper, mark: {**vars(wrapper)[mark], "specname": _RUN}})
+    return stand_in
 
 
 def _for_any(function: Callable[[], Any]) -> Callable[..., Any]:

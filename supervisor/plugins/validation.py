@@ -181,6 +181,30 @@ def implemented_hooks(plugin: object) -> list[str]:
     return sorted(names)
 
 
+def is_async_wrapper(function: Any) -> bool:
+    """Return whether a wrapper of jobs is an async generator function."""
+    return inspect.isasyncgenfunction(inspect.unwrap(function, stop=_is_wrapper))
+
+
+def wraps_async_only(wrapper: Any, sync: Sequence[str]) -> str:
+    """Return the warning about an async wrapper, for the handlers `sync`."""
+    more = f" and {len(sync) - 3} more" if len(sync) > 3 else ""
+    return (
+        f"{_WRAPPED} (line {location(wrapper)[1]}) is async: it wraps async handlers only, and is not run around "
+        f"{', '.join(sync[:3])}{more}; write a plain wrapper beside it for these, with specname={_WRAPPED!r}"
+    )
+
+
+def _is_wrapper(function: Any) -> bool:
+    return inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function)
+
+
+def wrappers_of(plugin: object) -> list[Any]:
+    """Return the implementations of `supervisor_run` in a plugin whose hooks were checked."""
+    marks = [(name, value, _hook_mark(value)) for name, value in _functions(plugin)]
+    return [value for name, value, mark in marks if mark is not None and (mark.get("specname") or name) == _WRAPPED]
+
+
 def suspicious_names(plugin: object) -> list[str]:
     """Return warnings about functions that look like misspelt hooks."""
     return [
@@ -211,7 +235,12 @@ def _check_hook(name: str, function: Any, marked: dict[str, Any]) -> None:
     known = marked.get("specname") or name
     if known not in HOOKS:
         raise PluginMistake(f"unknown hook {known!r}{did_you_mean(known, HOOKS, prefix=_PREFIX)}", line)
-    if _is_any_of(function_below(function), inspect.iscoroutinefunction, inspect.isasyncgenfunction):
+    is_async_gen = known == _WRAPPED and inspect.isasyncgenfunction(function)
+    if not is_async_gen and _is_any_of(
+        function_below(function), inspect.iscoroutinefunction, inspect.isasyncgenfunction
+    ):
+        if known == _WRAPPED:
+            raise PluginMistake(f"{known}: an async wrapper yields once: result = yield", line)
         raise PluginMistake(f"{known}: async functions are not supported: expected a plain function", line)
     expected = [parameter for parameter in inspect.signature(HOOKS[known]).parameters if parameter != "self"]
     for argument in inspect.signature(function).parameters:
@@ -222,5 +251,5 @@ def _check_hook(name: str, function: Any, marked: dict[str, Any]) -> None:
     if marked.get("hookwrapper") or wrapper != (known == _WRAPPED):
         wanted = "@hookimpl(wrapper=True)" if known == _WRAPPED else "a plain @hookimpl"
         raise PluginMistake(f"{known}: expected {wanted}", line)
-    if wrapper and not inspect.isgeneratorfunction(function):
+    if wrapper and not is_async_gen and not inspect.isgeneratorfunction(function):
         raise PluginMistake(f"{known}: a wrapper yields once: return (yield)", line)

@@ -26,6 +26,7 @@ from supervisor.config.loading import load
 from supervisor.jobs import Kind, Lease, Outcome, Policy
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
+from supervisor.workers.child.middleware import async_middleware
 from tests.docs.commands import COMMANDS, parse
 from tests.docs.pages import Block, blocks, code_in_prose, page, pages
 from tests.docs.shell import commands_in, run_page
@@ -211,6 +212,22 @@ def _timing(plugin: Loaded) -> None:
         failing.throw(ZeroDivisionError())
 
 
+def _gently(plugin: Loaded) -> None:
+    at_once = []
+
+    async def calls(job: Job) -> int:
+        at_once.append(10 - plugin.names["calls"]._value)
+        await asyncio.sleep(0)
+        return 1
+
+    async def main() -> list[int]:
+        run = async_middleware(plugin.manager.wrappers("supervisor_run"))
+        return await asyncio.gather(*(run(Job(7, "fetch"), calls) for _ in range(20)))
+
+    assert asyncio.run(main()) == [1] * 20
+    assert max(at_once) == 10
+
+
 def _database(plugin: Loaded) -> None:
     worker = SimpleNamespace(pid=1, number=1)
     with contextlib.chdir(plugin.folder):
@@ -283,6 +300,7 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "guides/retries.md:plugins/weather.py": _measure,
     "guides/dead-letters.md:plugins/pager.py": _pager,
     "guides/plugins.md:plugins/timing.py": _timing,
+    "guides/plugins.md:plugins/gently.py": _gently,
     "guides/plugins.md:plugins/database.py": _database,
     "guides/plugins.md:plugins/alerts.py": _alerts,
     "guides/plugins.md:plugins/commands.py": _commands,

@@ -130,6 +130,31 @@ def test_parameters_results_and_wrappers_are_those_of_other_handlers(command: Co
     assert (bad["state"], bad["errors"][0]["cause"]) == ("failed", "rejected")
 
 
+WRAPPER = """
+    @hookimpl(wrapper=True, specname="supervisor_run")
+    async def around(job):
+        try:
+            await asyncio.sleep(0.01)
+            yield
+        finally:
+            await asyncio.sleep(0.01)
+            with open(f"after.{job.handler}", "a") as file:
+                file.write(".")
+"""
+
+
+def test_async_wrappers_are_run_around_async_handlers(command: Command, start: Any) -> None:
+    start(plugin=PLUGIN + WRAPPER)
+    command.enqueue("typed", {"day": "2030-01-31"})
+    command.enqueue("endless")
+    command.enqueue("sync")
+    jobs = ended(command)
+    assert jobs["typed"][0]["result"] == ["typed", "2030-01-31"]
+    assert [error["cause"] for error in jobs["endless"][0]["errors"]] == ["timeout"]
+    assert jobs["sync"][0]["state"] == "succeeded"
+    assert sorted(file.name for file in command.folder.glob("after.*")) == ["after.endless", "after.typed"]
+
+
 def test_a_job_past_its_deadline_is_cancelled_and_its_worker_goes_on(command: Command, start: Any) -> None:
     start()
     for handler in ("endless", "late"):

@@ -1,27 +1,31 @@
 """The plugins' wrappers around each job: hook `supervisor_run`.
 
 This module calls them itself, since a call by pluggy takes several times as long as a small job. It keeps pluggy's rules: the
-plugin registered last is outermost, and the next wrapper gets what a wrapper returns or raises after its `yield`.
+plugin registered last is outermost, and the next wrapper gets what a wrapper returns or raises after its `yield`. An async wrapper
+can't return anything, so the result stays as it is; it wraps async handlers only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterable
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
 from supervisor.jobs import Job
-from supervisor.plugins.validation import location
+from supervisor.plugins.validation import is_async_wrapper, location
 
 Run = Callable[[Job], Any]
 Steps = Generator[None, Any, Any]
-Wrapper = Callable[..., Steps]
+AsyncSteps = AsyncGenerator[None, Any]
+Wrapper = Callable[..., Any]
+"""A function that returns Steps, or AsyncSteps if it is an async wrapper."""
 
 _ENDED: Any = object()
+_STOPS = (StopIteration, StopAsyncIteration)
 
 
 class Middleware:
-    """Runs a handler's function within `wrappers`, the first innermost.
+    """Runs a handler's function within those of the `wrappers` that are not async, the first innermost.
 
     `took` is the function's own time in nanoseconds, 0 if it was not called. If that is too short for side effects, side effects
     of the wrappers may stay until after a later job.
@@ -32,7 +36,8 @@ class Middleware:
         self._function: Run
         self._outermost: Run = self._timed
         for wrapper in wrappers:
-            self._outermost = _wrapped(wrapper, self._outermost)
+            if not is_async_wrapper(wrapper):
+                self._outermost = _wrapped(wrapper, self._outermost)
 
     def run(self, job: Job, function: Run) -> Any:
         self._function, self.took = function, 0
@@ -69,7 +74,7 @@ def async_middleware(wrappers: Iterable[Wrapper]) -> AsyncRun:
 
     run: AsyncRun = await_function
     for wrapper in wrappers:
-        run = _wrapped_async(wrapper, run)
+        run = (_within_async if is_async_wrapper(wrapper) else _wrapped_async)(wrapper, run)
     return run
 
 
@@ -85,10 +90,44 @@ def _wrapped_async(wrapper: Wrapper, inner: AsyncRun) -> AsyncRun:
     return run
 
 
+def _within_async(wrapper: Wrapper, inner: AsyncRun) -> AsyncRun:
+    async def run(job: Job, function: Run) -> Any:
+        steps: AsyncSteps = wrapper(job)
+        if await anext(steps, _ENDED) is _ENDED:
+            _refuse(wrapper, "did not yield")
+        try:
+            result = await inner(job, function)
+        except GeneratorExit:  # nothing can be awaited any more
+            raise
+        except BaseException as error:
+            if await _ends_after(steps.athrow(error), error):
+                return None
+        else:
+            if await _ends_after(steps.asend(result)):
+                return result
+        await steps.aclose()
+        _refuse(wrapper, "yielded more than once")
+
+    return run
+
+
+async def _ends_after(step: Awaitable[None], thrown: BaseException | None = None) -> bool:
+    """Return whether the wrapper returns at this step, with which `thrown` is raised in it."""
+    try:
+        await step
+    except StopAsyncIteration:
+        return True
+    except RuntimeError as raised:
+        if isinstance(thrown, _STOPS) and raised.__cause__ is thrown:  # an async generator makes this one of it
+            raise thrown from None
+        raise
+    return False
+
+
 def _begin(wrapper: Wrapper, job: Job) -> Steps:
-    steps = wrapper(job)
+    steps: Steps = wrapper(job)
     if next(steps, _ENDED) is _ENDED:
-        _refuse(steps, wrapper, "did not yield")
+        _refuse(wrapper, "did not yield")
     return steps
 
 
@@ -98,7 +137,8 @@ def _return_into(steps: Steps, wrapper: Wrapper, result: Any) -> Any:
         steps.send(result)
     except StopIteration as end:
         return end.value
-    return _refuse(steps, wrapper, "yielded more than once")
+    steps.close()
+    return _refuse(wrapper, "yielded more than once")
 
 
 def _raise_into(steps: Steps, wrapper: Wrapper, error: BaseException) -> Any:
@@ -111,10 +151,10 @@ def _raise_into(steps: Steps, wrapper: Wrapper, error: BaseException) -> Any:
         if isinstance(error, StopIteration) and raised.__cause__ is error:  # a generator makes this one of it
             raise error from None
         raise
-    return _refuse(steps, wrapper, "yielded more than once")
-
-
-def _refuse(steps: Generator[None, Any, Any], wrapper: Wrapper, mistake: str) -> NoReturn:
     steps.close()
+    return _refuse(wrapper, "yielded more than once")
+
+
+def _refuse(wrapper: Wrapper, mistake: str) -> NoReturn:
     file, line = location(wrapper)
     raise RuntimeError(f"{file}:{line}: hook supervisor_run: a wrapper must yield once; this one {mistake}")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from supervisor import Job, hookimpl
 from supervisor.events import HookFailed
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager, load_parent_side
-from supervisor.workers.child.middleware import Middleware
+from supervisor.workers.child.middleware import Middleware, async_middleware
 from tests.unit.plugins.conftest import HANDLER, Put
 
 
@@ -178,6 +179,54 @@ def test_the_wrappers_of_a_hook_come_in_their_order_and_may_leave_the_argument_o
     manager, _ = load()
     middleware = Middleware(manager.wrappers("supervisor_run"))
     assert middleware.run(Job(1, "x"), lambda job: ["run"]) == ["run", "a", "b"]
+
+
+def test_async_wrappers_come_in_the_order_of_all_wrappers(put: Put, load: Any) -> None:
+    kinds = {"a": "", "b": "async ", "c": "", "d": "async "}
+    for name, kind in kinds.items():
+        put(
+            f"plugins/{name}.py",
+            f"""\
+            from supervisor import hookimpl
+            order = []
+            @hookimpl(wrapper=True)
+            {kind}def supervisor_run({"job" if name < "c" else ""}):
+                {"yield" if kind else f"return [*(yield), {name!r}]"}
+            """,
+        )
+    manager, reports = load()
+    assert [report.error for report in reports.values()] == [None] * 4
+    wrappers = manager.wrappers("supervisor_run")
+    assert [each.__module__[-1:] for each in wrappers] == [*kinds]
+    assert Middleware(wrappers).run(Job(1, "x"), lambda job: ["run"]) == ["run", "a", "c"]
+
+    async def runs(job: Job) -> list[str]:
+        return ["run"]
+
+    assert asyncio.run(async_middleware(wrappers)(Job(1, "x"), runs)) == ["run", "a", "c"]
+
+
+ASYNC_WRAPPER = """
+from supervisor import handler, hookimpl
+@hookimpl(wrapper=True)
+async def supervisor_run(job):
+    yield
+@handler
+async def waits(): ...
+"""
+
+
+def test_sync_handlers_around_which_an_async_wrapper_is_not_run_are_named(put: Put, load: Any) -> None:
+    put("plugins/a.py", ASYNC_WRAPPER)
+    assert load()[1]["plugins/a.py"].warnings == ()
+    put("plugins/b.py", HANDLER.format(name="b", result=1))
+    (warning,) = load()[1]["plugins/a.py"].warnings
+    assert warning.startswith(
+        "supervisor_run (line 3) is async: it wraps async handlers only, and is not run around b;"
+    )
+    beside = "@hookimpl(wrapper=True, specname='supervisor_run')\ndef of_others(job): return (yield)\n"
+    put("plugins/a.py", ASYNC_WRAPPER + beside)
+    assert load()[1]["plugins/a.py"].warnings == ()
 
 
 def test_the_parent_loads_only_plugins_with_its_hooks_that_were_imported_safely(put: Put, tmp_path: Path) -> None:

@@ -256,6 +256,12 @@ def test_an_object_that_must_not_be_inspected_is_left_alone(put: Put, load: Any)
         ("@hookimpl\nasync def supervisor_events(events): ...", "supervisor_events: async functions are not supported"),
         ("@hookimpl\ndef supervisor_run(job): ...", "supervisor_run: expected @hookimpl(wrapper=True)"),
         ("@hookimpl(wrapper=True)\ndef supervisor_run(job): ...", "supervisor_run: a wrapper yields once"),
+        ("@hookimpl(wrapper=True)\nasync def supervisor_run(job): ...", "supervisor_run: an async wrapper yields once"),
+        ("@hookimpl\nasync def supervisor_run(job): yield", "supervisor_run: expected @hookimpl(wrapper=True)"),
+        (
+            "@hookimpl(wrapper=True)\nasync def supervisor_run(jobs): yield",
+            "supervisor_run: unknown argument 'jobs'; it takes job",
+        ),
         (
             "@hookimpl(wrapper=True)\ndef supervisor_events(events): yield",
             "supervisor_events: expected a plain @hookimpl",
