@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from supervisor.jobs import Lease, Outcome
-from supervisor.workers.blame import BESIDE, SUSPECT, KillReason, broken_channel, not_ready
+from supervisor.jobs import Cause, Lease, Outcome
+from supervisor.workers.blame import BESIDE, SUSPECT, KillReason, blocked_loop, broken_channel, not_ready
 from supervisor.workers.interface import (
     AsyncJobs,
     ExitReport,
@@ -24,6 +24,14 @@ from supervisor.workers.interface import (
     WorkerListener,
     Written,
 )
+
+if TYPE_CHECKING:
+    from supervisor.workers.loop_reports import LoopState
+
+
+MAX_WAIT = 10.0  # seconds past its grace that a cancelled job gets because of other jobs
+MIN_BLOCKED = 0.5  # seconds for which a job blocks the loop before it is blamed for the deadline of another one
+LOOK_AGAIN = 0.1
 
 
 class TaskListener(WorkerListener, Protocol):
@@ -61,6 +69,10 @@ class WorkerTask:
     @property
     def async_jobs(self) -> AsyncJobs:
         return self._worker.process.async_jobs
+
+    @property
+    def loop_state(self) -> LoopState:
+        return self._worker.process.loop_state
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         (self.lease,) = leases
@@ -107,6 +119,7 @@ class WorkerTask:
         if self.killing is not None:
             self.killing.cancel()
             self.killing = None
+            self.loop_state.orders.pop(self.frame, None)
         return lease
 
 
@@ -216,7 +229,55 @@ class AsyncWorker:
                 self._kill(None, with_stack)
             return
         self.process.async_jobs.cancel(task.frame, of_job=task.job_cancelled)
-        task.killing = self._timer.call_later(task.cancel_grace, self._kill, task, with_stack)
+        self.process.loop_state.orders[task.frame] = None
+        task.killing = self._timer.call_later(task.cancel_grace, self._judge, task, with_stack, self._timer.time())
+
+    def _judge(self, task: WorkerTask, with_stack: bool, sent_at: float) -> None:
+        """Kill the process, since a job was cancelled and has not ended, and blame a job: that one, or the one that blocks the loop. Wait
+        on if the loop is slow, or has been blocked for less than the job was to get.
+        """
+        self.process.drain()
+        reason = task.listener.kill_reason
+        if task.killing is None or self._killed:
+            return
+        if reason is None or reason.cause is None:
+            self._kill(task, with_stack)
+            return
+        untaken = self.process.async_jobs.untaken_frames(self._busy)
+        running = [each for frame, each in self._busy.items() if frame not in untaken]
+        now, state = self._timer.time(), self.process.loop_state
+        waited, blocked = now - sent_at, state.blocked
+        seconds = 0.0 if blocked is None else now - blocked.since
+        blocker = next(
+            (it for it in running if it.lease is not None and blocked and it.lease.id == blocked.job_id), None
+        )
+        read_at = state.orders[task.frame]
+        had_grace = read_at is not None and now - read_at >= task.cancel_grace - LOOK_AGAIN / 2
+        is_long = seconds >= max(task.cancel_grace, MIN_BLOCKED)
+        waits = waited < task.cancel_grace + MAX_WAIT and reason.cause is Cause.TIMEOUT
+        if blocker is task:
+            self._blame(task, blocked_loop(reason, seconds, ""), with_stack)
+        elif running == [task] or (had_grace and (blocked is None or not (is_long or waits))):
+            self._blame(task, reason, with_stack)
+        elif waits and not is_long:
+            state.ask()
+            task.killing = self._timer.call_later(LOOK_AGAIN, self._judge, task, with_stack, sent_at)
+        elif blocker is not None and is_long and task.lease is not None:
+            about = f"job {task.lease.id} ({task.lease.handler})"
+            self._blame(blocker, blocked_loop(reason, seconds, about), with_stack)
+        else:
+            self.warn(
+                f"has not run its event loop for {max(waited, seconds):.1f}s, and no job is known to block it: killed"
+            )
+            self._kill_with(running, SUSPECT)
+
+    def _blame(self, culprit: WorkerTask, reason: KillReason, with_stack: bool) -> None:
+        """Kill the process for the job of the culprit. A job that was to end without an outcome of its own still does."""
+        for task in self._busy.values():
+            known = task.listener.kill_reason
+            if known is None or known.cause is not None:
+                task.listener.kill_reason = reason if task is culprit else BESIDE
+        self._kill(culprit, with_stack)
 
     def _kill(self, culprit: WorkerTask | None, with_stack: bool) -> None:
         self._culprit = culprit
@@ -238,7 +299,9 @@ class AsyncWorker:
 
     def _kill_with(self, tasks: Sequence[WorkerTask], reason: KillReason) -> None:
         for task in tasks:
-            task.listener.kill_reason = SUSPECT if len(self._busy) > 1 else reason
+            known = task.listener.kill_reason
+            if known is None or known.cause is not None:
+                task.listener.kill_reason = SUSPECT if len(self._busy) > 1 else reason
         self._kill(None, with_stack=False)
 
     def task_retired(self, task: WorkerTask) -> None:

@@ -33,6 +33,15 @@ def heartbeat_lost(age: float) -> KillReason:
     return KillReason("heartbeat_lost", Cause.HEARTBEAT_LOST, "HeartbeatLost", message)
 
 
+def blocked_loop(reason: KillReason, seconds: float, waited: str) -> KillReason:
+    """Return the reason to kill a worker whose job has blocked its loop. `reason` is that of the job which should have been cancelled: the
+    job `waited`, or the same one if that is empty."""
+    blocked = f"blocked the event loop of its worker for {seconds:.1f}s"
+    after = f"{blocked}, past the end of the timeout of {waited}" if reason.cause is Cause.TIMEOUT else blocked
+    message = after if waited else f"{reason.message.removesuffix('; killed')}, and {blocked}"
+    return reason._replace(message=f"{message}; killed")
+
+
 def past_memory_limit(size: int, limit: int, *, blamed: bool = True) -> KillReason:
     """Return the reason to kill a worker of so many bytes. If its job is not `blamed`, the job is released."""
     message = f"its worker had {size / 1e6:.0f}MB, workers.max_memory_hard is {limit / 1e6:g}MB; killed"

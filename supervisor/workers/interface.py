@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from supervisor.events import WorkerLogged, WorkerOutput
 from supervisor.jobs import Lease, Outcome
 from supervisor.plugins.reports import SourceReport
+
+if TYPE_CHECKING:
+    from supervisor.workers.loop_reports import LoopState
 
 
 class Reply(NamedTuple):
@@ -115,6 +118,10 @@ class WorkerProcess(Protocol):
     @property
     def async_jobs(self) -> AsyncJobs:
         """The jobs of an async worker."""
+
+    @property
+    def loop_state(self) -> LoopState:
+        """The last reports of an async worker about its loop."""
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         """Write one permit byte (`frame`, 0-255) for each job, then the frame. Never wait; ignore an exit of the process."""

@@ -73,7 +73,8 @@ class AsyncJobRunner:
     async def run(self, records: RecordHandler) -> None:
         """Run jobs. Raises OSError if a job has closed a channel."""
         self._loop = asyncio.get_running_loop()
-        LoopWatch(self._loop, records, self._jobs.get).start()
+        self._watch = LoopWatch(self._loop, records, self._jobs.get, self._ends.heartbeat)
+        self._watch.start()
         self._fresh_context = fresh_contexts()
         os.set_blocking(self._ends.outcomes, False)
         self._send(wire.READY + b"\n")
@@ -137,6 +138,7 @@ class AsyncJobRunner:
 
     def _cancel(self, frame: int, *, of_job: bool) -> None:
         """Cancel the task, or forget its job: its permit was reclaimed. `of_job` is whether its job was cancelled."""
+        self._watch.cancel_read(frame)
         self._waiting.pop(frame, None)
         task = self._running.get(frame)
         if task is None:

@@ -9,11 +9,13 @@ from _thread import get_ident, start_new_thread  # before the plugins, which may
 from collections.abc import Callable
 from contextvars import Context
 from logging import WARNING
+from os import write
 from signal import pthread_kill
 from time import monotonic, sleep
 from types import FrameType
 
 from supervisor.jobs import Job
+from supervisor.workers import loop_reports
 from supervisor.workers.child.error_report import HIDDEN
 from supervisor.workers.child.job_context import CURRENT
 from supervisor.workers.child.record_handler import RecordHandler
@@ -25,7 +27,8 @@ BLOCKS = "blocks the event loop of its worker for {:.2f}s: all other jobs there 
 
 
 class LoopWatch:
-    """A thread that looks whether the loop turns. `job_of` returns the job that a task runs.
+    """A thread that looks whether the loop turns, and reports to the supervisor and the log by what it is blocked. `job_of` returns the
+    job that a task runs; `pipe` is that of the heartbeats.
 
     It sends a signal to the main thread, whose handler reports the stack there: the frames of a thread that runs may not be read from
     another one. Code in C that does not return is named by the thread, without its stack.
@@ -36,12 +39,16 @@ class LoopWatch:
         loop: asyncio.AbstractEventLoop,
         records: RecordHandler,
         job_of: Callable[[asyncio.Task[None] | None], Job | None],
+        pipe: int,
     ) -> None:
         self._loop = loop
         self._records = records
         self._job_of = job_of
+        self._pipe = pipe
         self._main = get_ident()
         self._turned = monotonic()
+        self._since = 0.0
+        """When the loop has turned, or has begun the task that it is in since then."""
         self._reported = 0.0
 
     def start(self) -> None:
@@ -49,35 +56,57 @@ class LoopWatch:
         self._note_turn()
         start_new_thread(self._watch, ())
 
+    def cancel_read(self, frame: int) -> None:
+        """Report that the order to cancel the task of this frame was read."""
+        self._write(loop_reports.encode_read(frame))
+
+    def _write(self, line: bytes) -> None:
+        try:
+            write(self._pipe, line)
+        except OSError:  # it is full, since the supervisor is stopped; or a job has closed it
+            pass
+
     def _note_turn(self) -> None:
         self._turned = monotonic()
         self._loop.call_later(TURN, self._note_turn)
 
     def _watch(self) -> None:
-        turned, limit = 0.0, FIRST_REPORT
+        seen, limit = (0.0, 0), FIRST_REPORT
         while True:
             sleep(TURN)
-            if self._turned != turned:
-                turned, limit = self._turned, FIRST_REPORT
-            blocked = monotonic() - turned
+            now = self._step()
+            if now != seen:
+                if limit > FIRST_REPORT:
+                    self._write(loop_reports.TURNS)
+                self._since = now[0] if now[0] != seen[0] else monotonic()
+                seen, limit = now, FIRST_REPORT
+            blocked = monotonic() - self._since
             if blocked >= limit:
                 limit = 2 * blocked
                 pthread_kill(self._main, LOOP_SIGNAL)
                 sleep(TURN)
-                if self._reported < turned:
+                if self._reported < self._since and self._step() == seen:
+                    task = asyncio.current_task(self._loop)
                     self._reported = monotonic()
-                    Context().run(self._report, blocked, None)
+                    self._report(self._job_of(task), task is not None, None)
+
+    def _step(self) -> tuple[float, int]:
+        """Return what changes whenever the loop goes on: tasks that are quick, but many, do not block it."""
+        return self._turned, id(asyncio.current_task(self._loop))
 
     def _interrupted(self, _number: int, frame: FrameType | None) -> None:
-        blocked = monotonic() - self._turned
-        if blocked >= FIRST_REPORT:
+        if monotonic() - max(self._since, self._turned) >= FIRST_REPORT:
             self._reported = monotonic()
-            Context().run(self._report, blocked, frame)
+            # Tasks that a job has started have its context, and so have callbacks. These may be many, and each of them quick.
+            self._report(CURRENT.get(), asyncio.current_task(self._loop) is not None, frame)
 
-    def _report(self, blocked: float, frame: FrameType | None) -> None:
-        job = self._job_of(asyncio.current_task(self._loop))
-        if job is None:  # it has just ended, or a callback of a library takes long
-            return
+    def _report(self, job: Job | None, in_task: bool, frame: FrameType | None) -> None:
+        blocked = monotonic() - self._since
+        self._write(loop_reports.encode_blocks(job.id if job is not None and in_task else None, blocked))
+        if job is not None:  # else a library or the loop itself takes long
+            Context().run(self._log, job, blocked, frame)
+
+    def _log(self, job: Job, blocked: float, frame: FrameType | None) -> None:
         CURRENT.set(job)
         stack = "".join(traceback.format_list(traceback.StackSummary.extract(_of_plugin(frame))))
         shown = f"Stack (most recent call last):\n{stack}" if stack else ""

@@ -17,14 +17,19 @@ MAX_BYTES = 4096
 class HeartbeatCheck:
     """The check of each read. One may exceed MAX_BYTES, if the supervisor did not run for a time, but not two in a row."""
 
-    __slots__ = ("_was_too_long",)
+    __slots__ = ("_receive", "_was_too_long")
 
-    def __init__(self) -> None:
+    def __init__(self, receive: Callable[[bytes], str | None] | None = None) -> None:
+        """`receive` gets what is between the heartbeats, and returns what is wrong with it, or None; without it nothing may be there."""
         self._was_too_long = False
+        self._receive = receive
 
     def fault(self, data: bytes) -> str | None:
         """Return what is wrong with the bytes of one read, or None."""
-        if data.strip(HEARTBEAT):
+        if self._receive is not None:
+            if fault := self._receive(data.replace(HEARTBEAT, b"")):
+                return fault
+        elif data.strip(HEARTBEAT):
             return f"expected heartbeats, got {data[:80]!r}"
         before, self._was_too_long = self._was_too_long, len(data) > MAX_BYTES
         return "it floods its heartbeat pipe" if before and self._was_too_long else None
@@ -35,14 +40,14 @@ class HeartbeatReader:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, pipe: int, received: Callable[[], None], broken: Callable[[str], None],
-        closed: Callable[[str], None],
+        closed: Callable[[str], None], reported: Callable[[bytes], str | None] | None = None,
     ) -> None:  # fmt: skip
         self._loop = loop
         self._pipe = pipe
         self._received = received
         self._broken = broken
         self._closed = closed
-        self._check = HeartbeatCheck()
+        self._check = HeartbeatCheck(reported)
         self._timer: asyncio.TimerHandle | None = None
         self._listen()
 

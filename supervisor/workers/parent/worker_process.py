@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 from supervisor.workers.channels import SupervisorEnds, close_all
@@ -69,8 +70,14 @@ class ForkedWorker:
         self._warned = False  # that it can't be killed
         self._survivors: tuple[str, ...] = ()
         self._stack = StackReader(loop, ends.stack, self._stack_received)
+        reported = None
+        if concurrency:
+            from supervisor.workers.loop_reports import LoopState  # of async workers only
+
+            self.loop_state = LoopState(loop.time)
+            reported = self.loop_state.receive
         self._heartbeat = HeartbeatReader(
-            loop, ends.heartbeat, listener.heartbeat, self.channel_broken, self.channel_closed
+            loop, ends.heartbeat, listener.heartbeat, self.channel_broken, self.channel_closed, reported
         )
         of_jobs = loop, ends, self.token.encode(), self, listener, options.result_limit
         self._jobs = jobs = (AsyncJobChannel if concurrency else JobChannel)(*of_jobs)
@@ -91,6 +98,8 @@ class ForkedWorker:
         self.pid = pid
         self._pidfd = pidfd
         self._loop.add_reader(pidfd, self._exited)
+        if self.concurrency:
+            self.loop_state.ask = partial(linux.send_signal, pidfd, linux.LOOP_SIGNAL)
         seconds = self._import_timeout + self._timeouts.worker_ready
         self._unready = self._loop.call_later(seconds, overdue)
         self._jobs.listen()
