@@ -71,9 +71,22 @@ PLUGIN = """
         await begin("blocker")
         if not pathlib.Path("again").exists():
             pathlib.Path("again").touch()
-            lock = ctypes.create_string_buffer(128)  # a mutex: no signal ends the wait for it
-            ctypes.PyDLL(None).pthread_mutex_lock(lock)
-            ctypes.PyDLL(None).pthread_mutex_lock(lock)
+            hang()
+
+    def hang():
+        lock = ctypes.create_string_buffer(128)  # a mutex: no signal ends the wait for it
+        ctypes.PyDLL(None).pthread_mutex_lock(lock)
+        ctypes.PyDLL(None).pthread_mutex_lock(lock)
+
+    @handler(timeout="5m", heartbeat_timeout="1s")
+    async def hangs():
+        await begin("blocker")
+        pathlib.Path("again").touch()
+        hang()
+
+    @handler(timeout="5m", heartbeat_timeout="1s")
+    async def beside():
+        await neighbour()
 
     @handler(timeout="5m")
     async def in_short_steps():
@@ -138,3 +151,17 @@ def test_a_job_that_blocks_the_loop_again_and_again_for_a_moment_is_not_blamed(c
     job = command.until(id, "succeeded", timeout=60)
     assert (job["retries"], job["errors"]) == (0, [])
     assert "killed" not in run.log
+
+
+def test_a_worker_without_a_heartbeat_costs_only_the_job_that_has_none_alone(command: Command) -> None:
+    command.write(config=CONFIG, plugins={"p.py": PLUGIN})
+    blocker = command.enqueue("hangs")
+    neighbours = [command.enqueue("beside") for _ in range(3)]
+    command.run()
+    wait_for(lambda: (command.folder / "blocker").exists() and (command.folder / "neighbour").exists())
+    (command.folder / "go").touch()
+    (error,) = command.until(blocker, "failed", timeout=60)["errors"]
+    assert error["cause"] == "heartbeat_lost"
+    for id in neighbours:
+        innocent = command.until(id, "succeeded", timeout=60)
+        assert (innocent["retries"], innocent["errors"]) == (0, [])
