@@ -8,15 +8,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import partial
+from functools import cached_property, partial
 from inspect import Parameter
 from types import GeneratorType, SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, Required, Unpack, get_args, get_origin, get_type_hints
 
 import orjson
 
 from supervisor.handlers import InvalidPayload
 from supervisor.jobs import Job
+from supervisor.json_rules import BASE64, JsonRules
 from supervisor.text.names import did_you_mean_or_all
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_PROBLEMS = 10  # in one message
+_WRITTEN: Any = {"mode": "json", "by_alias": True, "warnings": False}
 _PLAIN = (str, int, float, bool)
 _ONE_PAYLOAD = inspect.Signature([Parameter("payload", Parameter.POSITIONAL_ONLY, default=None)])
 
@@ -71,22 +73,27 @@ class TypedBinding(Binding):
         without = [each for each in parameters if each.name not in jobs and each.kind is not Parameter.VAR_POSITIONAL]
         self._signature = inspect.Signature(without)
         types = _types_of(function, filled)
-        self._whole = filled[0].name if len(filled) == 1 and _is_model(types[filled[0].name]) else None
+        one = len(filled) == 1 and filled[0].kind is not Parameter.VAR_KEYWORD
+        self._whole = filled[0].name if one and _is_model(types[filled[0].name]) else None
         """The parameter that takes the whole payload."""
         if self._whole:
-            self._adapter, self._names = _adapter(types, types[self._whole]), []
-            self._write = self._adapter.serializer.to_python
+            self._adapter, self._rest = _adapter(types, types[self._whole]), None
         else:
-            self._adapter, self._names = _adapter_by_name(filled, types), [each.name for each in filled]
-            self._write = _by_name_writer(self._adapter)
+            self._adapter, self._rest = _adapter_by_name(filled, types), _rest_of(filled, types)
+        rules = JsonRules(self._adapter.core_schema)
+        self._has_secrets = rules.has_secrets or (self._rest is not None and self._rest.has_secrets)
+        self._keys = [] if self._whole else _keys_of(self._adapter.core_schema)
+        self._fields = frozenset(types)
         self._may_be_null = self._whole is None or filled[0].default is not Parameter.empty
-        self._read = self._adapter.validator.validate_json
+        self._read = rules.reader() or self._adapter.validator.validate_json
+        self._writer = rules.writer
 
     def schema(self) -> dict[str, Any] | None:
         from pydantic import PydanticUserError
 
         try:
-            return self._adapter.json_schema()
+            schema = self._adapter.json_schema()
+            return schema if self._rest is None else self._rest.schema_beside(schema)
         except PydanticUserError as error:  # the payload can be read all the same
             return {"title": "payload", "description": f"no schema: {str(error).partition(chr(10))[0]}"}
 
@@ -98,8 +105,10 @@ class TypedBinding(Binding):
             payload = {}
         try:
             value: Any = self._read(orjson.dumps(payload))
+            if self._rest is not None:
+                value |= self._rest.read({key: value[key] for key in value.keys() - self._fields})
         except (ValueError, TypeError) as error:
-            raise InvalidPayload(_described(error, self._names)) from None
+            raise InvalidPayload(_described(error, self._keys, show=not self._has_secrets)) from None
         if self._whole:
             return {self._whole: value}
         if self._job_names & value.keys():
@@ -124,13 +133,22 @@ class TypedBinding(Binding):
 
     def payload_of(self, *arguments: Any, **named: Any) -> Any:
         given = self._signature.bind(*arguments, **named).arguments
+        rest: dict[str, Any] = {}
         for each in self._signature.parameters.values():
             if each.kind is Parameter.VAR_KEYWORD:
-                given |= given.pop(each.name, {})
-        value = given.get(self._whole) if self._whole else given
-        payload = self._write(value, mode="json", by_alias=True, warnings=False)
+                rest = given.pop(each.name, {})
+        if self._rest is None:
+            given |= rest
+        payload = self._write(given.get(self._whole) if self._whole else given, **_WRITTEN)
+        if self._rest is not None:
+            payload |= self._rest.write(rest)
         self.check(payload)
         return payload
+
+    @cached_property
+    def _write(self) -> Callable[..., Any]:
+        write: Callable[..., Any] = self._writer()
+        return write
 
 
 def bind(function: Callable[..., Any], *, is_async: bool = False) -> Binding:
@@ -232,7 +250,9 @@ def _adapter_by_name(parameters: Sequence[Parameter], types: Mapping[str, Any]) 
     extra: Any = "forbid"
     for each in parameters:
         if each.kind is Parameter.VAR_KEYWORD:
-            extra = "allow"
+            unpacked = _unpacked(types[each.name])
+            fields |= unpacked
+            extra = "forbid" if unpacked else "allow"
         elif isinstance(each.default, FieldInfo):
             expected = f"{each.name}: Annotated[type, Field(...)] = value"
             raise TypeError(
@@ -245,19 +265,68 @@ def _adapter_by_name(parameters: Sequence[Parameter], types: Mapping[str, Any]) 
             fields[each.name] = NotRequired[Annotated[types[each.name], Field(json_schema_extra=shown)]]
     arguments = TypedDict("Arguments", fields)  # type: ignore[misc]
     arguments.__pydantic_config__ = {  # type: ignore[attr-defined]
+        **BASE64,
         "extra": extra,
-        "val_json_bytes": "base64",
-        "ser_json_bytes": "base64",
         "title": "payload",
     }
     return _adapter(types, arguments)
 
 
-def _by_name_writer(adapter: TypeAdapter[Any]) -> Callable[..., Any]:
-    """Return the function that writes the JSON form. pydantic does not apply the config of a TypedDict to what it writes."""
-    from pydantic_core import SchemaSerializer
+class _Rest:
+    """The way in which a parameter `**rest` with a type takes the other keys of the payload."""
 
-    return SchemaSerializer(adapter.core_schema, {"ser_json_bytes": "base64"}).to_python
+    def __init__(self, name: str, annotation: Any) -> None:
+        self._adapter = _adapter({name: annotation}, dict[str, annotation])
+        self._rules = JsonRules(self._adapter.core_schema, always=True)
+        self.has_secrets = self._rules.has_secrets
+        self._read = self._rules.reader()
+
+    def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises the ValueError of pydantic."""
+        read: dict[str, Any] = self._read(orjson.dumps(values))
+        return read
+
+    def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        written: dict[str, Any] = self._rules.writer()(values, **_WRITTEN)
+        return written
+
+    def schema_beside(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """Return the schema of the payload with that of the other keys."""
+        mine = self._adapter.json_schema()
+        definitions = {**schema.get("$defs", {}), **mine.get("$defs", {})}
+        shown = {**schema, "additionalProperties": mine["additionalProperties"]}
+        return {**shown, "$defs": definitions} if definitions else shown
+
+
+def _rest_of(parameters: Sequence[Parameter], types: Mapping[str, Any]) -> _Rest | None:
+    for each in parameters:
+        if each.kind is Parameter.VAR_KEYWORD and types[each.name] is not Any and not _unpacked(types[each.name]):
+            return _Rest(each.name, types[each.name])
+    return None
+
+
+def _unpacked(annotation: Any) -> dict[str, Any]:
+    """Return the fields of the TypedDict inside Unpack; none if it is another type."""
+    if get_origin(annotation) is not Unpack:
+        return {}
+    (options,) = get_args(annotation)
+    fields = {}
+    for key, hint in get_type_hints(options, include_extras=True).items():
+        marked = get_origin(hint) in (
+            Required,
+            NotRequired,
+        )  # its class does not know this of annotations that are text
+        is_optional = get_origin(hint) is NotRequired if marked else key in options.__optional_keys__
+        plain = get_args(hint)[0] if marked else hint
+        fields[key] = NotRequired[plain] if is_optional else plain
+    return fields
+
+
+def _keys_of(schema: Mapping[str, Any]) -> list[str]:
+    """Return the keys of the payload: the names of the parameters, or their aliases."""
+    fields: Mapping[str, Any] = schema.get("schema", schema).get("fields", {})
+    aliases = {name: field.get("validation_alias", name) for name, field in fields.items()}
+    return [alias if isinstance(alias, str) else name for name, alias in aliases.items()]
 
 
 def _shown_default(default: Any) -> dict[str, Any]:
@@ -272,16 +341,16 @@ def _shown_default(default: Any) -> dict[str, Any]:
 # --- problems
 
 
-def _described(error: Exception, names: Sequence[str]) -> str:
-    """Return one line that names each field that does not fit, and what was expected."""
+def _described(error: Exception, names: Sequence[str], *, show: bool) -> str:
+    """Return one line that names each field that does not fit, and what was expected; `show` what it is instead."""
     if not hasattr(error, "errors"):  # of orjson, or of a default factory
         return f"payload: {type(error).__name__}: {error}"
     problems: list[ErrorDetails] = error.errors(include_url=False, include_context=False)
     more = [f"and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
-    return "; ".join([*(_problem(each, names) for each in problems[:MAX_PROBLEMS]), *more])
+    return "; ".join([*(_problem(each, names, show) for each in problems[:MAX_PROBLEMS]), *more])
 
 
-def _problem(problem: ErrorDetails, names: Sequence[str]) -> str:
+def _problem(problem: ErrorDetails, names: Sequence[str], show: bool) -> str:
     where = "payload" + "".join(_steps(problem["loc"]))
     match problem["type"]:
         case "missing":
@@ -290,7 +359,7 @@ def _problem(problem: ErrorDetails, names: Sequence[str]) -> str:
             hint = did_you_mean_or_all(str(problem["loc"][-1]), names) if len(problem["loc"]) == 1 and names else ""
             return f"{where}: unexpected{hint}"
     expected = problem["msg"].replace("Input should be", "expected")
-    return f"{where}: {expected}, got {problem['input']!r:.80}"
+    return f"{where}: {expected}, got {problem['input']!r:.80}" if show else f"{where}: {expected}"
 
 
 def _steps(path: Sequence[int | str]) -> Iterator[str]:

@@ -2,14 +2,24 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NotRequired
+from typing import TYPE_CHECKING, Any, NotRequired, Required, Unpack
 from uuid import UUID
 
 import pytest
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, InstanceOf
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    Secret,
+    SecretBytes,
+    SecretStr,
+)
 from typing_extensions import Annotated, TypedDict  # noqa: UP035 (pydantic wants this TypedDict before Python 3.12)
 
 from supervisor import InvalidPayload, Job, Reject
@@ -361,3 +371,132 @@ def test_an_error_of_a_default_factory_is_a_refusal_that_names_it() -> None:
 
     takes_broken.__annotations__ = {"broken": Broken}
     assert refusal(takes_broken, {}) == "payload: ValueError: no default today"
+
+
+class Login(BaseModel):
+    password: SecretStr
+    keys: list[SecretBytes] = []
+
+
+def test_secrets_are_written_as_they_are_and_read_as_secrets() -> None:
+    def takes_secrets(token: SecretStr, pin: Secret[int] | None, login: Login, **rest: SecretStr) -> Any:
+        secrets = [token, login.password, rest["more"], *login.keys, *([pin] if pin else [])]
+        return [str(secrets), *(each.get_secret_value() for each in secrets)]
+
+    login = Login(password=SecretStr("p"), keys=[SecretBytes(b"\xff")])
+    payload = bind(takes_secrets).payload_of(SecretStr("t"), Secret[int](5), login, more=SecretStr("m"))
+    assert payload == {
+        "token": "t",
+        "pin": 5,
+        "login": {"password": "p", "keys": ["_w=="]},
+        "more": "m",
+    }
+    shown, *values = run(takes_secrets, payload)
+    assert values == ["t", "p", "m", "_w==", 5]
+    assert "*****" in shown and "'t'" not in shown
+    assert bind(lambda login: 0).payload_of({"a": 1}) == {"login": {"a": 1}}
+
+    def takes_login(login: Login) -> Any: ...
+
+    assert bind(takes_login).payload_of(login)["password"] == "p"
+
+
+def test_no_message_has_what_was_given_to_a_handler_of_secrets() -> None:
+    def takes_secret(token: Annotated[SecretStr, Field(min_length=8)], number: int) -> Any: ...
+
+    told = refusal(takes_secret, {"token": "geheim", "number": "hunter2"})
+    assert told.startswith("payload.token: ") and "payload.number: expected a valid integer" in told
+    assert "geheim" not in told and "hunter2" not in told
+
+
+def test_the_other_keys_have_the_type_of_the_parameter_for_the_rest() -> None:
+    def takes_dates(path: str, **rest: date) -> Any:
+        return rest
+
+    payload = bind(takes_dates).payload_of("a", first=date(2030, 1, 31))
+    assert payload == {"path": "a", "first": "2030-01-31"}
+    assert run(takes_dates, payload) == {"first": "2030-01-31"}
+    assert bind(takes_dates).check(payload)["first"] == date(2030, 1, 31)
+    assert refusal(takes_dates, {"path": "a", "b": "someday"}).startswith("payload.b: expected a valid date")
+    schema = bind(takes_dates).schema() or {}
+    assert schema["additionalProperties"] == {"format": "date", "type": "string"}
+
+    def takes_parcels(**rest: Parcel) -> Any:
+        return rest["one"].size.value
+
+    assert run(takes_parcels, {"one": {"size": "s"}}) == "s"
+    assert "Size" in (bind(takes_parcels).schema() or {})["$defs"]
+
+
+class Options(TypedDict, total=False):
+    copies: Required[int]
+    colour: bool
+
+
+def test_an_unpacked_typed_dict_names_the_other_keys() -> None:
+    def prints(path: str, **options: Unpack[Options]) -> Any:
+        return options
+
+    assert run(prints, {"path": "a", "copies": "2"}) == {"copies": 2}
+    assert refusal(prints, {"path": "a", "colour": 1, "coppies": 2}) == (
+        "payload.copies: missing; payload.coppies: unexpected, did you mean 'copies'?"
+    )
+
+
+@dataclass
+class Packed:
+    data: bytes
+
+
+class Blob(BaseModel):
+    data: bytes
+
+
+class Text(BaseModel):
+    model_config = ConfigDict(val_json_bytes="utf8", ser_json_bytes="utf8")
+    data: bytes
+
+
+class Mapped(TypedDict):
+    data: bytes
+
+
+def test_bytes_are_base64_wherever_they_are_unless_a_class_has_a_config_of_its_own() -> None:
+    def lone_dataclass(it: Packed) -> Any:
+        return it.data
+
+    def lone_model(it: Blob) -> Any:
+        return it.data
+
+    def lone_mapping(it: Mapped) -> Any:
+        return it["data"]
+
+    def beside(it: Blob, other: Packed, **rest: bytes) -> Any:
+        return it.data + other.data + rest["more"]
+
+    for function, value in (
+        (lone_dataclass, Packed(b"\xff")),
+        (lone_model, Blob(data=b"\xff")),
+        (lone_mapping, {"data": b"\xff"}),
+    ):
+        payload = bind(function).payload_of(value)
+        assert payload == {"data": "_w=="}
+        assert run(function, payload) == "_w=="
+    payload = bind(beside).payload_of(Blob(data=b"a"), Packed(b"b"), more=b"c")
+    assert payload == {"it": {"data": "YQ=="}, "other": {"data": "Yg=="}, "more": "Yw=="}
+    assert run(beside, payload) == "YWJj"
+
+    def text(it: Text) -> Any:
+        return it.data
+
+    assert bind(text).payload_of(Text(data=b"abc")) == {"data": "abc"}
+
+
+def test_a_hint_names_the_keys_of_the_payload_by_their_aliases() -> None:
+    def aliased(path: Annotated[str, Field(alias="file")], width: int = 1) -> Any: ...
+
+    assert refusal(aliased, {"path": "a"}) == (
+        "payload.file: missing; payload.path: unexpected; expected one of file, width"
+    )
+    assert refusal(aliased, {"fil": "a"}) == "payload.file: missing; payload.fil: unexpected, did you mean 'file'?"
+    assert bind(aliased).payload_of("a") == {"file": "a"}
