@@ -278,3 +278,74 @@ def test_an_async_handler_is_awaited_within_its_wrappers(command: Command) -> No
     command.write(plugins={"p.py": plugin})
     ended = command.call("call", "nap", '{"seconds": 0.01}')
     assert (ended.code, ended.out) == (0, '["woke"]\n'), ended.err
+
+
+ASYNC = """
+    import asyncio, time
+    from supervisor import handler
+
+    async def goes_on():
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                pass
+
+    async def generator():
+        try:
+            yield
+        finally:
+            await goes_on()
+
+    kept = []
+
+    @handler
+    async def leaves():
+        kept.extend((asyncio.create_task(goes_on()), asyncio.create_task(asyncio.sleep(3600)), generator()))
+        await anext(kept[-1])
+        asyncio.get_running_loop().run_in_executor(None, time.sleep, 3600)
+        return "left"
+
+    @handler
+    async def awaits():
+        try:
+            print("begun", flush=True)
+            await asyncio.sleep(3600)
+        finally:
+            print("tidied up")
+
+    @handler
+    async def blocks():
+        print("begun", flush=True)
+        time.sleep(3600)
+
+    @handler
+    async def is_stubborn():
+        print("begun", flush=True)
+        await goes_on()
+"""
+
+
+def test_what_an_async_handler_leaves_behind_does_not_hold_up_the_command(command: Command) -> None:
+    command.write(plugins={"p.py": ASYNC})
+    ended = command.call("call", "leaves")
+    assert (ended.code, ended.out) == (0, '"left"\n'), ended.err
+    assert "goes on 1s after it was cancelled, and is left: task goes_on, async generators" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [("awaits", "tidied up"), ("blocks", "time.sleep(3600)"), ("is_stubborn", "the handler itself")],
+)
+def test_ctrl_c_ends_an_async_handler(command: Command, handler: str, text: str) -> None:
+    command.write(plugins={"p.py": ASYNC})
+    out = command.folder / "called.err"
+    with out.open("wb") as err:
+        process = subprocess.Popen(
+            command.arguments("call", handler), cwd=command.folder, env=command.env, stderr=err, stdout=subprocess.PIPE
+        )
+    wait_for(lambda: "begun\n" in out.read_text())
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[0] == b"" and process.returncode == 130
+    assert text in out.read_text() and "KeyboardInterrupt" in out.read_text()
+    assert "supervisor/workers" not in out.read_text()

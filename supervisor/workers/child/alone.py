@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from bdb import BdbQuit
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from supervisor.workers.child import error_report
 from supervisor.workers.child.job_context import fresh_contexts
 from supervisor.workers.child.main import WorkerInfo
 from supervisor.workers.child.middleware import Middleware, Wrapper, async_middleware
+from supervisor.workers.child.own_loop import run_coroutine
 
 
 class Interrupted(Exception):
@@ -56,7 +56,7 @@ def run_attempt(handler: Handler, is_async: bool, wrappers: Sequence[Wrapper], j
     try:
         context = fresh_contexts()()
         if is_async:
-            result = context.run(asyncio.run, async_middleware(wrappers)(job, handler.function))
+            result = context.run(run_coroutine, async_middleware(wrappers)(job, handler.function))
         else:
             result = context.run(Middleware(wrappers).run, job, handler.function)
     except BaseException as error:
