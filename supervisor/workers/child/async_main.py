@@ -10,7 +10,9 @@ import asyncio
 import errno
 import os
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from contextlib import suppress
+from logging import WARNING
 from time import perf_counter_ns
 from typing import Any
 
@@ -25,12 +27,14 @@ from supervisor.workers.channels import CHUNK, WorkerEnds
 from supervisor.workers.child import error_report
 from supervisor.workers.child.async_interruption import AsyncInterrupter
 from supervisor.workers.child.job_context import CURRENT, fresh_contexts
+from supervisor.workers.child.job_threads import JobThreads
 from supervisor.workers.child.loop_watch import LoopWatch
 from supervisor.workers.child.middleware import async_middleware
 from supervisor.workers.child.record_handler import RecordHandler
 from supervisor.workers.child.task_output import TaskOutput
 
 MIN_THREADS = 32  # for asyncio.to_thread
+STOPPED = "a job has called loop.stop() on the event loop of its worker, which goes on"
 
 
 def run_async(
@@ -43,16 +47,35 @@ def run_async(
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     # The default pool has few threads, and calls that hang would soon fill it.
-    loop.set_default_executor(ThreadPoolExecutor(max(MIN_THREADS, concurrency)))
-    runner = AsyncJobRunner(hello, ends, TaskOutput(token, ends), plugins)
+    threads = JobThreads(max(MIN_THREADS, concurrency))
+    loop.set_default_executor(threads)
+    runner = AsyncJobRunner(
+        hello, ends, TaskOutput(token, ends), plugins, lambda job: _report_left(threads, job, records)
+    )
     os.register_at_fork(after_in_child=runner.leave_channels)
-    loop.run_until_complete(runner.run(records))
+    main = loop.create_task(runner.run(records))
+    while not main.done():
+        try:
+            loop.run_until_complete(main)
+        except RuntimeError:
+            if main.done() or loop.is_closed():
+                raise
+            records.report(WARNING, STOPPED)
+
+
+def _report_left(threads: JobThreads, job: Job, records: RecordHandler) -> None:
+    if (left := threads.left_by(job)) is not None:
+        records.report(WARNING, left)
 
 
 class AsyncJobRunner:
     """Runs jobs until the supervisor sends no more and the last one has ended."""
 
-    def __init__(self, hello: wire.Hello, ends: WorkerEnds, output: TaskOutput, plugins: PluginManager) -> None:
+    def __init__(
+        self, hello: wire.Hello, ends: WorkerEnds, output: TaskOutput, plugins: PluginManager,
+        failed: Callable[[Job], None],
+    ) -> None:  # fmt: skip
+        self._failed = failed
         self._interrupter = AsyncInterrupter(plugins.handlers, hello.interruptions)
         self._handlers = self._interrupter.handlers
         self._run_function = async_middleware(plugins.wrappers("supervisor_run"))
@@ -82,7 +105,8 @@ class AsyncJobRunner:
         self._loop.add_reader(self._ends.permits, self._read_permits)
         while self._fault is None and not (self._no_more and not self._running and not self._unsent):
             self._changed.clear()
-            await self._changed.wait()
+            with suppress(asyncio.CancelledError):  # a job may cancel all tasks of the loop
+                await self._changed.wait()
         if self._fault is not None:
             raise self._fault
 
@@ -214,6 +238,7 @@ class AsyncJobRunner:
             self._end_if_copy(None)
         except BaseException as error:
             self._end_if_copy(error)
+            self._failed(job)
             return wire.encode_failure(
                 job_id, _microseconds_since(start), *error_report.report(error, handler, globals())
             )
