@@ -18,6 +18,7 @@ from supervisor.workers.child import interruption, job_resources, middleware
 
 MAX_MESSAGE = 64 * 1024
 MAX_TRACEBACK = 64 * 1024
+MAX_PARTS, MAX_SHOWN_PARTS = 1000, 3  # of a group of exceptions
 
 HIDDEN = [vars(middleware), vars(binding), vars(interruption), vars(job_resources)]
 """The globals of further modules with the worker's own frames."""
@@ -39,13 +40,24 @@ def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -
     if isinstance(error, InvalidPayload):
         return "rejected", plain(InvalidPayload.__name__, str(error))
     described = _describe(error, hidden)
-    if isinstance(error, Reject):
+    parts = _parts(error)
+    if any(isinstance(each, Reject) for each in parts):
         return "rejected", described
-    if isinstance(error, Retry):
-        return "retry", {**described, **_after(error)}
-    if handler.never_retry and isinstance(error, handler.never_retry):
+    if handler.never_retry and any(isinstance(each, handler.never_retry) for each in parts):
         described["retryable"] = False
+    elif retries := [each for each in parts if isinstance(each, Retry)]:
+        delays: list[Error] = [_after(each) for each in retries]
+        return "retry", {**described, **max(delays, key=lambda delay: delay.get("after", 0.0))}
     return "timeout" if isinstance(error, JobTimeout) else "failed", described
+
+
+def _parts(error: BaseException) -> list[BaseException]:
+    """Return the exception, and those in it if it is a group: such as those that the tasks of an asyncio.TaskGroup have raised."""
+    parts = [error]
+    for each in parts:
+        if isinstance(each, BaseExceptionGroup) and len(parts) < MAX_PARTS:
+            parts.extend(each.exceptions)
+    return parts
 
 
 def without_worker_frames(error: BaseException, hidden: Mapping[str, Any]) -> BaseException:
@@ -82,7 +94,7 @@ def unknown_handler(name: str) -> Error:
 def _describe(error: BaseException, hidden: Mapping[str, Any]) -> Error:
     return {
         "type": readable(_type_name(type(error))),
-        "message": shortened(printable(_message(error)), MAX_MESSAGE),
+        "message": shortened(printable(_message_with_parts(error)), MAX_MESSAGE),
         "traceback": shortened(printable(traceback(error, hidden)), MAX_TRACEBACK),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
@@ -91,6 +103,13 @@ def _describe(error: BaseException, hidden: Mapping[str, Any]) -> Error:
 def _type_name(kind: type[BaseException]) -> str:
     module = kind.__module__
     return printable(kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}")
+
+
+def _message_with_parts(error: BaseException) -> str:
+    inner = [each for each in _parts(error)[1:] if not isinstance(each, BaseExceptionGroup)]
+    texts = [f"{_type_name(type(each))}: {_message(each)}".removesuffix(": ") for each in inner[:MAX_SHOWN_PARTS]]
+    more = ["…"] if len(inner) > MAX_SHOWN_PARTS else []
+    return ": ".join([_message(error), *filter(None, ["; ".join([*texts, *more])])])
 
 
 def _message(error: BaseException) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from supervisor.handlers import Handler
+import pytest
+
+from supervisor.handlers import Handler, Reject, Retry
 from supervisor.workers.child.error_report import report
 from supervisor.workers.child.middleware import Middleware
 
@@ -61,3 +63,32 @@ def test_a_wrapper_that_does_not_yield_is_named_without_a_traceback() -> None:
     message = f"{__file__}:{line}: hook supervisor_run: a wrapper must yield once; this one did not yield"
     assert (described["type"], described["message"]) == ("RuntimeError", message)
     assert described["traceback"] == f"RuntimeError: {message}\n"
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind", "facts"),
+    [
+        ([ValueError("a"), Retry("b", after="3s")], "retry", {"after": 3.0}),
+        ([Retry("a"), Retry("b", after="3s"), Retry("c", after="2s")], "retry", {"after": 3.0}),
+        ([Retry("a"), ExceptionGroup("", [Reject("b")]), KeyError("c")], "rejected", {}),
+        ([Retry("a", after="3s"), KeyError("b")], "failed", {"retryable": False}),
+        ([ValueError("a")], "failed", {}),
+    ],
+)
+def test_a_group_counts_as_the_strongest_in_it(errors: list[Exception], kind: str, facts: dict[str, Any]) -> None:
+    handler = Handler("fails", fails, never_retry=(KeyError,))
+    reported, described = report(ExceptionGroup("of a task group", errors), handler, {})
+    assert reported == kind
+    assert {key: described[key] for key in ("after", "retryable") if key in described} == facts
+
+
+def test_the_message_of_a_group_has_those_of_its_parts() -> None:
+    group = ExceptionGroup(
+        "it failed", [ValueError("a"), ExceptionGroup("", [OSError("b"), KeyError(), IndexError("d")])]
+    )
+    _, described = report(group, Handler("fails", fails), {})
+    assert described["message"] == "it failed (2 sub-exceptions): ValueError: a; OSError: b; KeyError; …"
+    endless = ExceptionGroup("x", [ValueError("deep")])
+    for _ in range(3000):
+        endless = ExceptionGroup("x", [endless])
+    assert report(endless, Handler("fails", fails), {})[0] == "failed"
