@@ -46,8 +46,8 @@ def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -
     if handler.never_retry and any(isinstance(each, handler.never_retry) for each in parts):
         described["retryable"] = False
     elif retries := [each for each in parts if isinstance(each, Retry)]:
-        delays: list[Error] = [_after(each) for each in retries]
-        return "retry", {**described, **max(delays, key=lambda delay: delay.get("after", 0.0))}
+        longest: Error = max([_after(each) for each in retries], key=_delay)
+        return "retry", {**described, **longest}
     return "timeout" if isinstance(error, JobTimeout) else "failed", described
 
 
@@ -142,6 +142,10 @@ def _from_plugin(trace: TracebackType | None, hidden: Mapping[str, Any]) -> Trac
     for entry in reversed(kept):
         rest = TracebackType(rest, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return rest
+
+
+def _delay(after: Error) -> float:
+    return float(after.get("after", 0.0))
 
 
 def _after(error: Retry) -> Error:
