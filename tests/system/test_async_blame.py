@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from typing import Any
 
 import pytest
@@ -165,3 +168,25 @@ def test_a_worker_without_a_heartbeat_costs_only_the_job_that_has_none_alone(com
     for id in neighbours:
         innocent = command.until(id, "succeeded", timeout=60)
         assert (innocent["retries"], innocent["errors"]) == (0, [])
+
+
+def test_a_worker_that_is_stopped_for_a_time_is_not_killed(command: Command) -> None:
+    command.write(config=CONFIG, plugins={"p.py": PLUGIN})
+    late = [command.enqueue("late") for _ in range(3)]
+    run = command.run()
+
+    def busy() -> int:
+        pids = [w["pid"] for s in command.status()["supervisors"] for w in s["workers"] if w["current_job"]]
+        assert pids
+        return int(pids[0])
+
+    worker = wait_for(busy)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        time.sleep(3)  # longer than the timeout and the grace
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    for each in late:
+        (error,) = command.until(each, "failed", timeout=60)["errors"]
+        assert (error["cause"], error["message"]) == ("timeout", "still running after its timeout of 1s; cancelled")
+    assert "killed" not in run.log and "blocks the event loop" not in run.log

@@ -11,7 +11,7 @@ from contextvars import Context
 from logging import WARNING
 from os import write
 from signal import pthread_kill
-from time import monotonic, sleep
+from time import monotonic, process_time, sleep
 from types import FrameType
 
 from supervisor.jobs import Job
@@ -73,12 +73,15 @@ class LoopWatch:
     def _watch(self) -> None:
         seen, limit = (0.0, 0), FIRST_REPORT
         while True:
+            begun, used = monotonic(), process_time()
             sleep(TURN)
+            late = monotonic() - begun - TURN
+            was_stopped = late > FIRST_REPORT and process_time() - used < late / 2  # as a whole: nothing has blocked
             now = self._step()
-            if now != seen:
+            if now != seen or was_stopped:
                 if limit > FIRST_REPORT:
                     self._write(loop_reports.TURNS)
-                self._since = now[0] if now[0] != seen[0] else monotonic()
+                self._since = monotonic() if was_stopped or now[0] == seen[0] else now[0]
                 seen, limit = now, FIRST_REPORT
             blocked = monotonic() - self._since
             if blocked >= limit:
