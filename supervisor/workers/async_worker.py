@@ -119,7 +119,7 @@ class WorkerTask:
         if self.killing is not None:
             self.killing.cancel()
             self.killing = None
-            self.loop_state.orders.pop(self.frame, None)
+            self.loop_state.task_ended(self.frame)
         return lease
 
 
@@ -228,8 +228,8 @@ class AsyncWorker:
             if not self._busy:
                 self._kill(None, with_stack)
             return
-        self.process.async_jobs.cancel(task.frame, of_job=task.job_cancelled)
-        self.process.loop_state.orders[task.frame] = None
+        number = self.process.async_jobs.cancel(task.frame, of_job=task.job_cancelled)
+        self.process.loop_state.order_sent(task.frame, number)
         task.killing = self._timer.call_later(task.cancel_grace, self._judge, task, with_stack, self._timer.time())
 
     def _judge(self, task: WorkerTask, with_stack: bool, sent_at: float) -> None:
@@ -251,7 +251,7 @@ class AsyncWorker:
         blocker = next(
             (it for it in running if it.lease is not None and blocked and it.lease.id == blocked.job_id), None
         )
-        read_at = state.orders[task.frame]
+        read_at = state.read_at.get(task.frame)
         had_grace = read_at is not None and now - read_at >= task.cancel_grace - LOOK_AGAIN / 2
         is_long = seconds >= max(task.cancel_grace, MIN_BLOCKED)
         waits = waited < task.cancel_grace + MAX_WAIT and reason.cause is Cause.TIMEOUT

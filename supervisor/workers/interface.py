@@ -158,8 +158,8 @@ class AsyncJobs(Protocol):
     def send_job(self, lease: Lease) -> int:
         """Send the job; return the number of its frame."""
 
-    def cancel(self, frame: int, *, of_job: bool = False) -> None:
-        """Cancel the task of this frame, if it runs; `of_job` if its job was cancelled."""
+    def cancel(self, frame: int, *, of_job: bool = False) -> int:
+        """Cancel the task of this frame, if it runs; `of_job` if its job was cancelled. Return the number of this order."""
 
     def untaken_frames(self, sent: Collection[int]) -> set[int]:
         """Return the frames, of those in `sent`, whose permits the worker has not taken."""

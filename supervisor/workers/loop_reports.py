@@ -2,7 +2,7 @@
 
 ["blocks", job, milliseconds]    the loop is blocked; job is null if it is not known by which one
 ["turns"]                        it is not blocked any more
-["cancel", frame]                it has read the order to cancel the task of this frame
+["read", orders]                 it has read so many orders to cancel a task
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import orjson
 
-BLOCKS, READ = "blocks", "cancel"
+BLOCKS, READ = "blocks", "read"
 TURNS = b'["turns"]\n'
 MAX_LINE = 100  # bytes
 
@@ -28,8 +28,8 @@ def encode_blocks(job_id: int | None, seconds: float) -> bytes:
     return orjson.dumps([BLOCKS, job_id, int(seconds * 1000)]) + b"\n"
 
 
-def encode_read(frame: int) -> bytes:
-    return orjson.dumps([READ, frame]) + b"\n"
+def encode_read(orders: int) -> bytes:
+    return orjson.dumps([READ, orders]) + b"\n"
 
 
 class LoopState:
@@ -37,13 +37,22 @@ class LoopState:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.blocked: Blocked | None = None
-        self.orders: dict[int, float | None] = {}
-        """The orders to cancel that were sent, by frame: when each was read, if it was."""
+        self.read_at: dict[int, float] = {}
+        """When the orders to cancel the tasks that still run were read, by frame."""
+        self._unread: dict[int, int] = {}  # the numbers of orders, by frame
         self.ask: Callable[[], object] = lambda: None
         """Make the worker report a job that blocks its loop: its thread may wait for the interpreter."""
         self._now = now
         self._begun = now()
         self._rest = b""
+
+    def order_sent(self, frame: int, number: int) -> None:
+        """Note that the task of this frame is to be cancelled, by the order with this number."""
+        self._unread[frame] = number
+
+    def task_ended(self, frame: int) -> None:
+        self._unread.pop(frame, None)
+        self.read_at.pop(frame, None)
 
     def receive(self, data: bytes) -> str | None:
         """Note the reports in `data`, of which the heartbeats were taken out. Return what is wrong with it, or None."""
@@ -61,9 +70,11 @@ class LoopState:
                 case ["blocks", int() | None as job_id, int(milliseconds)]:
                     since = self._now() - milliseconds / 1000
                     self.blocked = Blocked(job_id, max(self._begun, min(since, self._now())))
-                case ["cancel", int(frame)]:
-                    if frame in self.orders:
-                        self.orders[frame] = self._now()
+                case ["read", int(orders)]:
+                    read = [frame for frame, number in self._unread.items() if number <= orders]
+                    for frame in read:
+                        del self._unread[frame]
+                    self.read_at.update(dict.fromkeys(read, self._now()))
                 case _:
                     return False
         except ValueError:

@@ -162,7 +162,7 @@ class AsyncJobRunner:
 
     def _cancel(self, frame: int, *, of_job: bool) -> None:
         """Cancel the task, or forget its job: its permit was reclaimed. `of_job` is whether its job was cancelled."""
-        self._watch.cancel_read(frame)
+        self._watch.note_cancel()
         self._waiting.pop(frame, None)
         task = self._running.get(frame)
         if task is None:

@@ -50,15 +50,22 @@ class LoopWatch:
         self._since = 0.0
         """When the loop has turned, or has begun the task that it is in since then."""
         self._reported = 0.0
+        self._cancels = self._cancels_reported = 0
 
     def start(self) -> None:
         signal.signal(LOOP_SIGNAL, self._interrupted)
         self._note_turn()
         start_new_thread(self._watch, ())
 
-    def cancel_read(self, frame: int) -> None:
-        """Report that the order to cancel the task of this frame was read."""
-        self._write(loop_reports.encode_read(frame))
+    def note_cancel(self) -> None:
+        """Note that an order to cancel a task was read, and report it soon, with those that are read at the same time."""
+        self._cancels += 1
+        if self._cancels == self._cancels_reported + 1:
+            self._loop.call_soon(self._report_cancels)
+
+    def _report_cancels(self) -> None:
+        self._cancels_reported = self._cancels
+        self._write(loop_reports.encode_read(self._cancels))
 
     def _write(self, line: bytes) -> None:
         try:

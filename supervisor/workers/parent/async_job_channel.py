@@ -24,6 +24,7 @@ class AsyncJobChannel(JobChannel):
     def __init__(self, *of_channel: Any) -> None:
         super().__init__(*of_channel)
         self._last_frame = 0
+        self._cancels = 0
         self._gathered: dict[int, bytes] = {}  # by the number of the frame
 
     def send_job(self, lease: Lease) -> int:
@@ -41,10 +42,12 @@ class AsyncJobChannel(JobChannel):
             if self._sends:
                 self._write(b"".join(gathered.values()))
 
-    def cancel(self, frame: int, *, of_job: bool = False) -> None:
-        """Cancel the task of the frame, if it is running."""
+    def cancel(self, frame: int, *, of_job: bool = False) -> int:
+        """Cancel the task of the frame, if it is running; return the number of this order."""
         self._send_gathered()
         self._write(wire.encode_cancel(frame, of_job=of_job))
+        self._cancels += 1
+        return self._cancels
 
     def untaken_frames(self, sent: Collection[int]) -> set[int]:
         """Return those of the frames `sent` whose permits the worker has not taken, without taking them from it for long."""

@@ -26,9 +26,14 @@ def test_reports_may_come_in_pieces_and_between_heartbeats(state: LoopState) -> 
 
 
 def test_an_order_to_cancel_is_read_once_the_worker_reports_it(state: LoopState) -> None:
-    state.orders = {3: None, 4: None}
-    assert state.receive(encode_read(3) + encode_read(9)) is None
-    assert state.orders == {3: 200.0, 4: None}
+    for number, frame in enumerate((30, 40, 50, 60), start=1):
+        state.order_sent(frame, number)
+    state.task_ended(30)
+    assert state.receive(encode_read(3)) is None
+    assert state.read_at == {40: 200.0, 50: 200.0}
+    state.task_ended(40)
+    assert state.receive(encode_read(1 << 60)) is None
+    assert state.read_at == {50: 200.0, 60: 300.0}
 
 
 def test_no_report_reaches_back_to_before_the_worker(state: LoopState) -> None:
@@ -48,7 +53,7 @@ def test_no_report_reaches_back_to_before_the_worker(state: LoopState) -> None:
         b'["blocks", "7", 1]\n',
         b'["blocks", 7, 1e400]\n',
         b'["blocks", 7, null]\n',
-        b'["cancel", null]\n',
+        b'["read", null]\n',
         b"[" * 50_000 + b"\n",
         b"\xff\n",
         b"x" * 200,
