@@ -17,7 +17,6 @@ import orjson
 
 from supervisor.handlers import InvalidPayload
 from supervisor.jobs import Job
-from supervisor.json_rules import BASE64, JsonRules
 from supervisor.text.names import did_you_mean_or_all
 
 if TYPE_CHECKING:
@@ -25,6 +24,13 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_PROBLEMS = 10  # in one message
+BASE64: Any = {"val_json_bytes": "base64", "ser_json_bytes": "base64"}
+HIDDEN = "*" * 10
+"""The text that pydantic writes in place of a secret."""
+SECRET_LOST = (
+    "a secret would be stored as asterisks: enqueue the name of the handler with a payload of plain values, or give the class of the "
+    "secret a field_serializer"
+)
 _WRITTEN: Any = {"mode": "json", "by_alias": True, "warnings": False}
 _PLAIN = (str, int, float, bool)
 _ONE_PAYLOAD = inspect.Signature([Parameter("payload", Parameter.POSITIONAL_ONLY, default=None)])
@@ -80,13 +86,10 @@ class TypedBinding(Binding):
             self._adapter, self._rest = _adapter(types, types[self._whole]), None
         else:
             self._adapter, self._rest = _adapter_by_name(filled, types), _rest_of(filled, types)
-        rules = JsonRules(self._adapter.core_schema)
-        self._has_secrets = rules.has_secrets or (self._rest is not None and self._rest.has_secrets)
         self._keys = [] if self._whole else _keys_of(self._adapter.core_schema)
         self._fields = frozenset(types)
         self._may_be_null = self._whole is None or filled[0].default is not Parameter.empty
-        self._read = rules.reader() or self._adapter.validator.validate_json
-        self._writer = rules.writer
+        self._read = self._adapter.validator.validate_json
 
     def schema(self) -> dict[str, Any] | None:
         from pydantic import PydanticUserError
@@ -142,13 +145,22 @@ class TypedBinding(Binding):
         payload = self._write(given.get(self._whole) if self._whole else given, **_WRITTEN)
         if self._rest is not None:
             payload |= self._rest.write(rest)
-        self.check(payload)
+        read = self.check(payload)
+        if HIDDEN.encode() in orjson.dumps(payload) and read != (given if self._whole else given | rest):
+            raise ValueError(SECRET_LOST)
         return payload
 
     @cached_property
     def _write(self) -> Callable[..., Any]:
-        write: Callable[..., Any] = self._writer()
-        return write
+        from pydantic_core import SchemaSerializer
+
+        return SchemaSerializer(
+            self._adapter.core_schema, BASE64
+        ).to_python  # without this config, `Any` has bytes as UTF-8
+
+    @cached_property
+    def _has_secrets(self) -> bool:
+        return _is_secret(self.schema())
 
 
 def bind(function: Callable[..., Any], *, is_async: bool = False) -> Binding:
@@ -224,12 +236,12 @@ def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and fields
 
 
-def _adapter(types: Mapping[str, Any], whole: Any) -> TypeAdapter[Any]:
+def _adapter(types: Mapping[str, Any], whole: Any, config: Any = None) -> TypeAdapter[Any]:
     """Return the adapter of `whole`, a type made of these. Raises TypeError that names the parameter which JSON can't fill."""
     from pydantic import PydanticUserError, TypeAdapter
 
     try:
-        return TypeAdapter(whole)
+        return TypeAdapter(whole, config=config)
     except PydanticUserError as error:
         if len(types) > 1:
             for name, annotation in types.items():
@@ -276,18 +288,15 @@ class _Rest:
     """The way in which a parameter `**rest` with a type takes the other keys of the payload."""
 
     def __init__(self, name: str, annotation: Any) -> None:
-        self._adapter = _adapter({name: annotation}, dict[str, annotation])
-        self._rules = JsonRules(self._adapter.core_schema, always=True)
-        self.has_secrets = self._rules.has_secrets
-        self._read = self._rules.reader()
+        self._adapter = _adapter({name: annotation}, dict[str, annotation], BASE64)
 
     def read(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Raises the ValueError of pydantic."""
-        read: dict[str, Any] = self._read(orjson.dumps(values))
+        read: dict[str, Any] = self._adapter.validate_json(orjson.dumps(values))
         return read
 
     def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        written: dict[str, Any] = self._rules.writer()(values, **_WRITTEN)
+        written: dict[str, Any] = self._adapter.dump_python(values, **_WRITTEN)
         return written
 
     def schema_beside(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -320,6 +329,13 @@ def _unpacked(annotation: Any) -> dict[str, Any]:
         plain = get_args(hint)[0] if marked else hint
         fields[key] = NotRequired[plain] if is_optional else plain
     return fields
+
+
+def _is_secret(schema: Any) -> bool:
+    """Return whether a part of the JSON schema is a secret: pydantic marks those of SecretStr and SecretBytes."""
+    if isinstance(schema, dict):
+        return schema.get("writeOnly") is True or any(map(_is_secret, schema.values()))
+    return isinstance(schema, list) and any(map(_is_secret, schema))
 
 
 def _keys_of(schema: Mapping[str, Any]) -> list[str]:
