@@ -1,7 +1,4 @@
-"""Events of a supervisor: small values, emitted to a bus. The log, the metrics, plugins and tests subscribe to it.
-
-Durations are seconds.
-"""
+"""Events of a supervisor: small values, emitted to a bus. The log, the metrics, plugins and tests subscribe to it. Durations are seconds."""
 
 from __future__ import annotations
 
@@ -113,6 +110,15 @@ class WorkerStarted(NamedTuple):
     pid: int
 
 
+class WorkersScaled(NamedTuple):
+    """The number of workers has changed within its limits, which `key` of the config gives."""
+
+    key: str
+    before: int
+    now: int
+    why: str
+
+
 NORMAL_EXITS = frozenset({"stopped", "nice", "max_age", "max_jobs", "max_memory"})
 INTENDED_KILLS = frozenset({"shutdown", "lease_lost", "cancelled"})
 
@@ -120,7 +126,6 @@ INTENDED_KILLS = frozenset({"shutdown", "lease_lost", "cancelled"})
 class WorkerExited(NamedTuple):
     """A worker has exited. `cause` is the name of the reason to kill it, "crash", or one of NORMAL_EXITS. `how` is the limit that it
     has reached, the fault for which it was killed, or else its status. `pid` is 0 if it could not be started.
-
     `job_id` and `handler` are those of the job that the worker was running, if any, for `after` seconds.
     """
 
@@ -168,10 +173,8 @@ class WorkerWarning(NamedTuple):
 
 
 class QueueDepths(NamedTuple):
-    """The ready jobs of the served, unpaused queues, as (fresh, retries), just before a claim.
-
-    A queue that is left out has none; with `more`, it has as many as seen before.
-    """
+    """The ready jobs of the served, unpaused queues, as (fresh, retries), just before a claim. A queue that is left out has none; with
+    `more`, it has as many as seen before."""
 
     waiting: Mapping[str, tuple[int, int]]
     more: bool = False
@@ -269,8 +272,7 @@ class SinkCutOff(NamedTuple):
 
 
 class DeadLettersStale(NamedTuple):
-    """The claim on these dead letters had ended, or was about to. `what` is "claim" if `sink` was not called for that reason, or "acceptance" if
-    the sink has accepted them and the store refused to record that."""
+    """The claim on these dead letters had ended, or was about to. `what` is the "claim", so `sink` was not called, or its "acceptance"."""
 
     sink: str
     ids: Sequence[int]
@@ -292,8 +294,7 @@ class StoreAvailableAgain(NamedTuple):
 
 
 class StoreCallFailed(NamedTuple):
-    """The store is available and one kind of call fails, for example because a right is missing or because the connection is
-    cut again and again. `meanwhile` is the effect."""
+    """The store is available and one kind of call fails, since a right is missing, for example. `meanwhile` is the effect."""
 
     purpose: str
     error: str
@@ -325,8 +326,7 @@ class SignalReceived(NamedTuple):
 
 
 class LoopGap(NamedTuple):
-    """The supervisor itself did not run for `seconds`, since it was suspended or stopped. This time counts neither for
-    heartbeats nor for timeouts."""
+    """The supervisor itself did not run for `seconds`, which count neither for heartbeats nor for timeouts."""
 
     seconds: float
 

@@ -116,7 +116,7 @@ class _Mistakes:
 
 
 def _check_descriptors(settings: Settings, mistakes: _Mistakes) -> None:
-    workers = settings.workers.count
+    workers = settings.workers.most
     shortage = descriptors.shortage(workers)
     if shortage is not None and workers > descriptors.most_workers():
         mistakes.add(shortage)

@@ -83,7 +83,7 @@ def _run(
 
     def follow_config(_: ConfigReloaded) -> None:
         _configure_log(supervisor.settings, log_fd)
-        _warn([descriptors.shortage(supervisor.settings.workers.count)])
+        _warn([descriptors.shortage(supervisor.settings.workers.most)])
 
     _configure_log(settings, log_fd)
     supervisor = Supervisor(
@@ -94,9 +94,7 @@ def _run(
     )
     supervisor.bus.subscribe(follow_config, ConfigReloaded)
     supervisor.bus.subscribe(log_workers, SupervisorStarted, ConfigReloaded)
-    _warn(
-        [*open_to_others(private_files(settings)), descriptors.shortage(settings.workers.count), _oom_group_warning()]
-    )
+    _warn([*open_to_others(private_files(settings)), descriptors.shortage(settings.workers.most), _oom_group_warning()])
     try:
         with _reloading(supervisor) if watch else nullcontext():
             code = supervisor.run()

@@ -78,8 +78,26 @@ def _print_supervisors(stats: dict[str, Any]) -> None:
         holds = f", {counted(each['in_flight'], 'job')} in flight" if each["in_flight"] else ""
         click.echo()
         print_heading(f"{each['host']} pid {each['pid']}: {each['state']}{holds}, {seen}")
+        named = any(group["group"] for group in each["groups"])
+        for group in each["groups"]:
+            if named or group["min"] < group["max"]:
+                echo(_group_line(group))
         if each["workers"]:
-            print_table(WORKER_COLUMNS, [_worker_row(worker, max(0.0, age)) for worker in each["workers"]])
+            columns = [*WORKER_COLUMNS, "group"] if named else WORKER_COLUMNS
+            rows = [_worker_row(worker, max(0.0, age)) for worker in each["workers"]]
+            print_table(
+                columns,
+                [
+                    [*row, worker.get("group")][: len(columns)]
+                    for row, worker in zip(rows, each["workers"], strict=True)
+                ],
+            )
+
+
+def _group_line(group: dict[str, Any]) -> str:
+    name = f"group {group['group']} ({', '.join(group['queues'])})" if group["group"] else "other queues"
+    limits = "" if group["min"] == group["max"] else f", from {group['min']} to {group['max']}"
+    return f"{name}: {counted(group['count'], 'worker')}{limits}"
 
 
 def _worker_row(worker: dict[str, Any], age: float) -> list[Any]:

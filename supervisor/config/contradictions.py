@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from supervisor.config.diagnostics import Findings, touches
-from supervisor.config.settings import DEFAULT_QUEUE, Settings
+from supervisor.config.settings import DEFAULT_QUEUE, CountSettings, Settings
 from supervisor.config.yaml_reader import Keys
 from supervisor.handlers import HandlerInfo
 from supervisor.text.names import did_you_mean
@@ -62,7 +62,7 @@ class Contradiction(NamedTuple):
 def add_contradictions(findings: Findings, settings: Settings) -> None:
     """Add the contradictions between keys that have no other problem."""
     wrong = [problem.path for problem in findings.problems]
-    for check in (_store, _heartbeats, _soft_timeouts, _memory, _backoffs, _sinks, _sink_files):
+    for check in (_store, _heartbeats, _soft_timeouts, _memory, _groups, _backoffs, _sinks, _sink_files):
         for found in check(settings):
             if not any(touches(path, wrong) for path in (found.path, *found.involved)):
                 findings.wrong(found.path, found.message, secret=found.secret)
@@ -157,6 +157,23 @@ def _memory(settings: Settings) -> Iterator[Contradiction]:
     workers, soft = settings.workers, ("workers", "max_memory")
     if workers.max_memory and workers.max_memory_hard and workers.max_memory_hard <= workers.max_memory:
         yield Contradiction(("workers", "max_memory_hard"), "expected more than workers.max_memory", (soft,))
+
+
+def _groups(settings: Settings) -> Iterator[Contradiction]:
+    workers = settings.workers
+    counts: list[tuple[Keys, Any]] = [(("workers", "count"), workers.count)]
+    first: dict[str, str] = {}
+    for name, group in workers.groups.items():
+        path: Keys = ("workers", "groups", name)
+        counts.append(((*path, "count"), group.count))
+        for queue in sorted(group.queues):
+            if queue in first:
+                message = f"expected each queue in one group only: {queue} is in workers.groups.{first[queue]} too"
+                yield Contradiction((*path, "queues"), message, (("workers", "groups", first[queue], "queues"),))
+            first.setdefault(queue, name)
+    for path, count in counts:
+        if isinstance(count, CountSettings) and count.min > count.max:
+            yield Contradiction((*path, "min"), "expected at most its max", ((*path, "max"),))
 
 
 def handler_problems(settings: Settings, info: HandlerInfo) -> list[str]:

@@ -223,6 +223,22 @@ class OneOrNone(Nested[S]):
         return None if is_none(value, place) else self.one(value, place)
 
 
+class OneOr(Nested[S]):
+    """A section, or a value of another kind; `section_example` ends the expectation of that kind."""
+
+    def __init__(self, section: type[S], kind: Kind[Any], section_example: str) -> None:
+        super().__init__(section)
+        self._kind, self._example = kind, section_example
+
+    def __call__(self, value: Any, place: Place | None) -> Any:
+        if isinstance(value, Mapping | self.section):
+            return self.one(value, place)
+        try:
+            return self._kind(value, place)
+        except ValueError as error:
+            raise ValueError(f"{error}, or {self._example}") from None
+
+
 class ByName(Nested[S]):
     """A mapping of sections by names of queues or handlers."""
 

@@ -11,12 +11,12 @@ import os
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.config import types as kind
 from supervisor.config.control_groups import usable_cpus
 from supervisor.config.diagnostics import write_keys
-from supervisor.config.section import ByName, ListOf, One, OneOrNone, Place, Section, given, setting
+from supervisor.config.section import ByName, ListOf, One, OneOr, OneOrNone, Place, Section, given, setting
 from supervisor.errors import ConfigError
 from supervisor.handlers import HandlerInfo
 from supervisor.jobs import MAX_RETRIES, Backoff, Policy
@@ -75,8 +75,43 @@ class AsyncWorkerSettings(Section):
     cancel_grace: float = setting(kind.duration, default=1.0)
 
 
+class Size(NamedTuple):
+    """The least and the most workers of a group; above the least, one that was idle for `idle_after` seconds exits."""
+
+    min: int
+    max: int
+    idle_after: float = 30.0
+
+    @property
+    def is_fixed(self) -> bool:
+        return self.min == self.max
+
+    @property
+    def text(self) -> str:
+        return str(self.min) if self.is_fixed else f"{self.min} to {self.max}"
+
+
+class CountSettings(Section):
+    min: int = setting(kind.whole(1, 1000), missing="the least number of workers")
+    max: int = setting(kind.whole(1, 1000), missing="the most workers")
+    idle_after: float = setting(kind.duration, default=30.0)
+
+
+_worker_count = OneOr(CountSettings, kind.whole(1, 1000), "a mapping with min and max")
+
+
+def _size(count: int | CountSettings) -> Size:
+    return Size(count, count) if isinstance(count, int) else Size(count.min, count.max, count.idle_after)
+
+
+class GroupSettings(Section):
+    queues: frozenset[str] = setting(kind.queue_list, missing="a list of queue names")
+    count: int | CountSettings = setting(_worker_count, default=1)
+
+
 class WorkerSettings(Section):
-    count: int = setting(kind.whole(1, 1000), default_factory=lambda: usable_cpus().number)
+    count: int | CountSettings = setting(_worker_count, default_factory=lambda: usable_cpus().number)
+    groups: Mapping[str, GroupSettings] = setting(ByName(GroupSettings), default_factory=dict)
     queues: frozenset[str] | None = setting(kind.queue_names, default=None)
     timeout: float | None = setting(kind.limit, default=300.0)
     soft_timeout: float | None = setting(kind.limit, default=None)
@@ -94,7 +129,26 @@ class WorkerSettings(Section):
     def count_shown(self) -> str:
         """The number of workers and where it comes from, as text for people."""
         default = "" if "count" in self.written else f" by default: {usable_cpus().reason}"
-        return f"workers.count: {self.count}{default}"
+        sizes = self.sizes
+        groups = ", ".join(f"{name} {size.text}" for name, size in sizes.items() if name)
+        return f"workers.count: {sizes[''].text}{default}{groups and f'; workers.groups: {groups}'}"
+
+    @property
+    def served_groups(self) -> dict[str, GroupSettings]:
+        """The groups with a queue that is served here."""
+        return {name: it for name, it in self.groups.items() if self.queues is None or self.queues & it.queues}
+
+    @property
+    def sizes(self) -> dict[str, Size]:
+        """The sizes of these groups, and under no name that of the workers for all other queues, which is 0 if there are none."""
+        grouped = {queue for group in self.groups.values() for queue in group.queues}
+        others = _size(self.count) if self.queues is None or self.queues - grouped else Size(0, 0)
+        return {"": others, **{name: _size(group.count) for name, group in self.served_groups.items()}}
+
+    @property
+    def most(self) -> int:
+        """The most workers that there may be at once, without the async ones."""
+        return sum(size.max for size in self.sizes.values())
 
 
 class LeaseSettings(Section):

@@ -125,12 +125,16 @@ def share(value: Any, place: Place | None) -> Fraction:
     return Fraction(str(value))
 
 
+def queue_list(value: Any, place: Place | None, expected: str = "expected a list of queue names") -> frozenset[str]:
+    if not isinstance(value, list | tuple | frozenset | set) or not value:
+        raise ValueError(expected)
+    return frozenset(queue_name(each, place) for each in value)
+
+
 def queue_names(value: Any, place: Place | None) -> frozenset[str] | None:
     if value == "all" or (value is None and place is None):
         return None
-    if not isinstance(value, list | tuple | frozenset | set) or not value:
-        raise ValueError("expected all, or a list of queue names")
-    return frozenset(queue_name(each, place) for each in value)
+    return queue_list(value, place, "expected all, or a list of queue names")
 
 
 def plugin_paths(value: Any, place: Place | None) -> tuple[str, ...]:

@@ -34,10 +34,29 @@ def _general(settings: Settings) -> Iterator[str]:
             f"workers.max_memory: {workers.max_memory / 1e6:g}MB is less than any worker has at its start, so each is replaced as soon "
             "as it has grown a little; write at least 64MB"
         )
-    for key, retry in (("", settings.retry), *((f"queues.{name}.", it.retry) for name, it in settings.queues.items())):
-        limit = retry.max_in_flight
-        if "max_in_flight" in retry.written and isinstance(limit, int) and limit > workers.count:
-            yield f"{key}retry.max_in_flight: {limit} is more than workers.count ({workers.count}), so retries may have all workers"
+    yield from _groups(settings)
+    sizes = workers.sizes
+    most = max(sizes, key=lambda name: sizes[name].max)
+    by_queue = {queue: name for name, group in workers.served_groups.items() for queue in group.queues}
+    for key, group, retry in (
+        ("", most, settings.retry),
+        *((f"queues.{name}.", by_queue.get(name, ""), it.retry) for name, it in settings.queues.items()),
+    ):
+        limit, count = retry.max_in_flight, sizes[group].max
+        if "max_in_flight" in retry.written and isinstance(limit, int) and limit > count:
+            of = f"workers.groups.{group}.count" if group else "workers.count"
+            yield f"{key}retry.max_in_flight: {limit} is more than {of} ({count}), so retries may have all workers"
+
+
+def _groups(settings: Settings) -> Iterator[str]:
+    workers = settings.workers
+    for name, group in workers.groups.items():
+        left_out = sorted(group.queues - (workers.queues or group.queues))
+        what = "its workers are not started" if name not in workers.served_groups else "its workers get no job of them"
+        if left_out:
+            yield f"workers.groups.{name}.queues: workers.queues leaves out {', '.join(left_out)}, so {what}"
+    if "count" in workers.written and not workers.sizes[""].max:
+        yield "workers.count: groups have all queues of workers.queues, so no other workers are started"
 
 
 def _heartbeat_timeouts(settings: Settings) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
@@ -16,10 +16,12 @@ from supervisor.engine.limits import Limits
 from supervisor.engine.shares import TokenBucket, retries_limit, share_out
 from supervisor.stores.records import ClaimRequest, Resolve, Waiting
 from supervisor.workers.pool import Pool
+from supervisor.workers.worker_group import OTHERS
 
 BUFFERED_SECONDS = 0.100
 """The seconds of work, by recent run times, that are claimed ahead for each worker."""
 BUFFERED_JOBS = 20_000
+NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class Demand(NamedTuple):
@@ -41,16 +43,28 @@ class Demand(NamedTuple):
     # Of queues whose jobs only one kind of worker can run, if there are two; and the limit of all other queues.
     limits: Mapping[str, int] = MappingProxyType({})
     otherwise: int = 0
+    # If there are groups of workers: the demand of each, of which the capacity is the sum, and the group of each queue that is in one.
+    groups: Mapping[str, Demand] = MappingProxyType({})
+    group_of: Mapping[str, str] = MappingProxyType({})
 
     def requests(self, waiting: Mapping[str, Waiting], more: bool = False) -> list[ClaimRequest]:
         """Return the requests for a claim, if these jobs are ready in the store, and with `more` further ones behind them: then
         the first queues have their turn."""
+        if self.groups:
+            parts = self._by_group(waiting).items()
+            return [request for name, part in parts for request in self.groups[name].requests(part, more)]
         if self.capacity:
             return self._shared_out(waiting, None if more else self.turn)
         if self.large:
             return []
         requests = [self._overtaking(queue, ready) for queue, ready in waiting.items()]
         return [request for request in requests if request.limit > 0]
+
+    def _by_group(self, waiting: Mapping[str, Waiting]) -> dict[str, dict[str, Waiting]]:
+        parts: dict[str, dict[str, Waiting]] = {}
+        for queue, ready in waiting.items():
+            parts.setdefault(self.group_of.get(queue, OTHERS), {})[queue] = ready
+        return parts
 
     def _shared_out(self, waiting: Mapping[str, Waiting], turn: int | None) -> list[ClaimRequest]:
         requests = []
@@ -100,11 +114,18 @@ class ClaimPlanner:
     _config: CurrentConfig
     _limits: Limits
 
-    def room(self, wanted: int) -> int:
-        """Return how many more jobs to claim, besides the `wanted` ones that are being claimed."""
-        if not self._config.async_handlers:
-            return self._sync_room(wanted)
-        return max(0, self._sync_room(0)) + max(0, self._async_room()) - wanted
+    def room(self, wanted: int, by_group: Mapping[str, int] = NONE, only: Collection[str] | None = None) -> int:
+        """Return how many more jobs to claim, besides the `wanted` ones that are being claimed, of which so many are wanted for each
+        group of workers. Without `only`, any group may find jobs in the store."""
+        if not self._config.async_handlers and not self._config.group_of:
+            return self._sync_room(OTHERS, wanted)
+        for_async = max(0, self._async_room()) if self._config.async_handlers else 0
+        rooms = self._rooms(by_group)
+        for_sync = sum(room for name, room in rooms.items() if only is None or name in only)
+        return for_sync + for_async - (wanted - sum(by_group.values()))
+
+    def _rooms(self, by_group: Mapping[str, int] = NONE) -> dict[str, int]:
+        return {name: max(0, self._sync_room(name, by_group.get(name, 0))) for name in self._buffers.groups}
 
     def _async_room(self) -> int:
         """Return how many jobs the async workers can take besides the buffered ones: 100 ms of work ahead for each of their slots, if
@@ -118,41 +139,64 @@ class ClaimPlanner:
         ahead = min(target - len(self._buffers.of_async), self._limits.claimed_at_once)
         return max(ahead if ahead >= target // 2 else 0, free)
 
-    def _limits_of_queues(self) -> tuple[dict[str, int], int]:
+    def _limits_of_queues(self, sync: int, of_async: int) -> tuple[dict[str, int], int]:
         """Return the limits of queues that had jobs of one kind only, or of both, and the limit of all others. A queue with jobs of
         both kinds waits for the kind that has the least room."""
-        sync, of_async = max(0, self._sync_room(0)), max(0, self._async_room())
         sync_queues, async_queues = self._buffers.sync_queues, self._buffers.async_queues
         limits = dict.fromkeys(sync_queues, sync) | dict.fromkeys(async_queues, of_async)
         return limits | dict.fromkeys(sync_queues & async_queues, min(sync, of_async)), max(sync, of_async)
 
-    def _sync_room(self, wanted: int) -> int:
-        """Return 100 ms of work for each worker that is not async, or one job for each idle one if payloads are large or all are
+    def _sync_room(self, name: str, wanted: int) -> int:
+        """Return 100 ms of work for each worker of the group, or one job for each idle one if payloads are large or all are
         busy with long jobs, less the jobs that are buffered or wanted."""
-        idle = self._pool.idle_count()
-        if self._large or (not idle and self._dispatcher.stands_still(BUFFERED_SECONDS)):
-            return idle - wanted
-        mean = self._pool.times.mean
-        target = idle
+        group, buffers = self._pool.groups[name], self._buffers.groups[name]
+        idle = group.idle_count()
+        if self._large or (not idle and self._dispatcher.stands_still(buffers, BUFFERED_SECONDS)):
+            return max(idle, 0 if self._large else idle + group.to_come() - len(buffers)) - wanted
+        mean = group.times.mean
+        target = idle + group.to_come()
         if mean is not None and mean < BUFFERED_SECONDS:
             per_worker = min(self._limits.buffered_per_worker, BUFFERED_SECONDS / max(mean, 1e-6))
-            target = max(idle, min(BUFFERED_JOBS, int(per_worker) * self._pool.ready_count()))
+            target = max(target, min(BUFFERED_JOBS, int(per_worker) * group.ready_count()))
         at_once = self._limits.claimed_at_once
-        room = min(target - len(self._buffers.of_sync) - wanted, at_once)
+        room = min(target - len(buffers) - wanted, at_once)
         # A worker that is idle after a dispatch can start none of the buffered jobs.
         return max(room if room >= min(target // 2, at_once) else 0, idle - wanted)
 
     def demand(self, capacity: int) -> Demand:
-        by_queue = self._buffers.of_sync.by_queue
-        limits, otherwise = self._limits_of_queues() if self._config.async_handlers else ({}, capacity)
+        """Return the demand for so many jobs; each group may have more than its room by what exceeds the sum of these."""
+        if not self._config.group_of:
+            return self._demand(OTHERS, capacity, max(0, self._async_room()) if self._config.async_handlers else None)
+        rooms, async_rooms = self._rooms(), self._async_rooms()
+        more = max(0, capacity - sum(rooms.values()) - sum(async_rooms.values()))
+        groups = {
+            name: self._demand(name, room + async_rooms.get(name, 0) + more, async_rooms.get(name))
+            for name, room in rooms.items()
+        }
+        return groups[OTHERS]._replace(capacity=capacity, groups=groups, group_of=self._config.group_of)
+
+    def _async_rooms(self) -> dict[str, int]:
+        """Return the room of the async workers, which serve all queues, as divided among the groups that have had async jobs."""
+        if not self._config.async_handlers:
+            return {}
+        names = sorted({self._config.group_of.get(queue, OTHERS) for queue in self._buffers.async_queues}) or [OTHERS]
+        each, odd = divmod(max(0, self._async_room()), len(names))
+        return {name: each + (place < odd) for place, name in enumerate(names)}
+
+    def _demand(self, name: str, capacity: int, async_room: int | None) -> Demand:
+        """Return the demand of a group. `async_room` is None without an async handler."""
+        buffers = self._buffers.groups[name]
+        by_queue, limits, otherwise = buffers.by_queue, dict[str, int](), capacity
+        if async_room is not None:
+            limits, otherwise = self._limits_of_queues(max(0, self._sync_room(name, 0)), async_room)
         return Demand(
             capacity,
-            self._buffers.of_sync.turn,
+            buffers.turn,
             self._config.settings,
             self._config.resolve,
             tokens={queue: buffer.tokens.copy() for queue, buffer in by_queue.items() if not buffer.tokens.full},
             buffered={queue: (len(it.fresh), len(it.retries)) for queue, it in by_queue.items() if len(it)},
-            workers=self._pool.count,
+            workers=self._pool.groups[name].count,
             with_retries=self._dispatcher.with_retries(),
             large=self._large,
             limits=limits,

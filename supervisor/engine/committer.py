@@ -43,11 +43,11 @@ LAST_TRIES_EVERY = 0.3  # seconds
 
 
 class Summary(NamedTuple):
-    """The meaning of accepted outcomes for the rest of the engine: whether there are new dead letters, whether jobs are ready
-    that another supervisor may claim, and the seconds until the first job is due (None if none is scheduled)."""
+    """The meaning of accepted outcomes for the rest of the engine: whether there are new dead letters, the queues with jobs that are
+    ready for any supervisor, and the seconds until the first job is due (None if none is scheduled)."""
 
     dead_letters: bool = False
-    ready: bool = False
+    ready: frozenset[str] = frozenset()
     due_in: float | None = None
 
 
@@ -68,7 +68,7 @@ class RetryDecider:
             outcome,
             self._random,
             dead_letters=settings.dlq.enabled,
-            ready=self._buffers.ready_in_store(queue) if retry.adaptive else 0,
+            ready=self._buffers.left_in_store.ready(queue) if retry.adaptive else 0,
             within_budget=partial(self._spend, retry.budget, lease) if retry.budget else None,
         )
 
@@ -334,20 +334,21 @@ class Committer:
 
 def summary(outcomes: Sequence[Outcome], age: float = 0.0) -> Summary:
     """Summarize outcomes that were accepted `age` seconds ago."""
-    dead_letters = ready = False
+    dead_letters, ready = False, set[str]()
     due_in: float | None = None
     succeeded = JobState.SUCCEEDED
     for outcome in [outcome for outcome in outcomes if outcome[OUTCOME_STATE] is not succeeded]:
         if outcome.dead_letter:
             dead_letters = True
         elif outcome.state is JobState.READY:
-            ready = True
+            ready.add(outcome.lease.queue)
         elif outcome.state is JobState.SCHEDULED:
             delay = outcome.delay
             if outcome.kind is Kind.RELEASED:  # its handler is unknown here: another supervisor may have it
-                ready, delay = True, delay + HEAD_START
+                ready.add(outcome.lease.queue)
+                delay += HEAD_START
             due_in = delay if due_in is None else min(due_in, delay)
-    return Summary(dead_letters, ready, None if due_in is None else due_in - age)
+    return Summary(dead_letters, frozenset(ready), None if due_in is None else due_in - age)
 
 
 def refused(outcome: Outcome, error: BaseException) -> Outcome:

@@ -22,6 +22,7 @@ from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.maintenance import Maintenance, Pruner, Repairer, SinkWatch, WallClock
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
+from supervisor.engine.scaling import Scaling
 from supervisor.engine.self_report import SelfReport
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.suspects import Suspects
@@ -38,6 +39,7 @@ from supervisor.workers.interface import WorkerBackend
 from supervisor.workers.limits import Limits as WorkerLimits
 from supervisor.workers.limits import limits_of
 from supervisor.workers.pool import Pool
+from supervisor.workers.worker_group import OTHERS
 
 KILL_SECONDS = 10.0
 FORCED_SECONDS = 2.0
@@ -83,11 +85,11 @@ class Coordinator:
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
         self.self_report = self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, bus, ttl, now)
         self._announcer = announcer = Announcer(writer, pool, leases, loop, self_report)
-        pruner, sinks = Pruner(writer, config, now), SinkWatch(writer, bus, now)
+        self.scaling, pruner = Scaling(pool, buffers, bus, loop), Pruner(writer, config, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,
-            sinks, clock, self.tasks,
+            SinkWatch(writer, bus, now), clock, self.tasks,
         )  # fmt: skip
         self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
         self.recover, self.prune = self.recovery.recover_all, pruner.prune
@@ -109,6 +111,7 @@ class Coordinator:
         self.lease_keeper.start()
         self.watchdog.start()
         self.limit_watch.watch(self.settings.workers)
+        self.scaling.watch()
         self.pool.async_workers.options = self.config.async_options
         self.pool.open(backend, self)
         self.unknown_handlers.serve(self.config.handlers.keys())
@@ -135,7 +138,8 @@ class Coordinator:
         if summary.due_in is not None:
             self.fetcher.timers.due_at(self._loop.time() + summary.due_in)
         if summary.ready:
-            self.fetcher.jobs_released(worker_idle=self.pool.idle_count() > 0)
+            groups = {self.config.group_of.get(queue, OTHERS) for queue in summary.ready}
+            self.fetcher.jobs_released(worker_idle=any(self.pool.groups[name].idle_count() for name in groups))
         if summary.ready or (summary.due_in is not None and self.fetcher.closed):
             self._notify_others()
         self.changes.set()
@@ -174,7 +178,7 @@ class Coordinator:
         """Start a worker of a backend that is to be taken over: while none can be started, the old workers must go on. Return the
         reason why it ended before it was ready, if it did; otherwise it is one of the pool."""
         try:
-            slot = self.pool.fork(backend, _worker_limits(settings))
+            slot = self.pool.fork_first(backend, _worker_limits(settings))
         except OSError as error:
             return (f"no new worker could be started: {reason(error)}",)
         while slot.ready_at is None and slot.number in self.pool.workers:
@@ -183,13 +187,13 @@ class Coordinator:
 
     def renew(self, settings: Settings, backend: WorkerBackend, reports: Sequence[SourceReport]) -> None:
         """Serve with these settings and plugins. The old workers exit after the job that they run; no job is dropped."""
-        if settings.workers.count != self.config.settings.workers.count:  # otherwise changes by TTIN and TTOU hold
-            self.pool.count = settings.workers.count
+        self.pool.configure(settings.workers.sizes)
         self._replace(settings, reports)
         self.watchdog.idle_heartbeat_timeout = settings.workers.heartbeat_timeout
         self.pool.limits = _worker_limits(settings)
         self.limit_watch.watch(settings.workers)
         self._serve_by(backend)
+        self.scaling.watch()
 
     def _replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
         before = {*self.handlers}
@@ -260,6 +264,7 @@ class Coordinator:
         self.tasks.cancel()
         self.watchdog.stop()
         self.limit_watch.stop()
+        self.scaling.stop()
         self.lease_keeper.stop()
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:

@@ -38,6 +38,7 @@ class CurrentConfig:
     def replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
         handlers = {info.name: info for report in reports for info in report.handlers}
         self.settings, self.reports, self.handlers = settings, list(reports), handlers
+        self.group_of = {queue: name for name, it in settings.workers.served_groups.items() for queue in it.queues}
         self.async_handlers = frozenset(name for name, info in handlers.items() if info.is_async)
         of_own_settings = lru_cache(MAX_POLICIES)(lambda handler, queue: settings.policy(handler, queue, handlers))
         own = settings.queues

@@ -30,7 +30,6 @@ class Dispatcher:
     _committer: Committer
     _watchdog: Watchdog
     _loop: asyncio.AbstractEventLoop
-    _moved_at: float = float("inf")
     _made_way_at: float = float("-inf")
 
     def may_dispatch(self) -> bool:
@@ -41,9 +40,10 @@ class Dispatcher:
         return self._leases.checked_since_gap and not self._committer.overfull
 
     def dispatch(self) -> None:
-        if len(self._buffers.of_sync):
-            slots = self._pool.slots_with_room()
-            self._send(self._buffers.of_sync, slots, self._pool.count, self.with_retries)
+        for name, buffers in self._buffers.groups.items():
+            if len(buffers):
+                group = self._pool.groups[name]
+                self._send(buffers, group.slots_with_room(), group.count, self.with_retries)
         if len(self._buffers.of_async):
             tasks = self._pool.async_workers
             self._send(self._buffers.of_async, tasks.slots_with_room(), len(tasks.slots), self._tasks_with_retries)
@@ -54,6 +54,8 @@ class Dispatcher:
         self, buffers: QueueBuffers, slots: Sequence[WorkerSlot], workers: int,
         with_retries: Callable[[WorkerSlot], Counter[str]],
     ) -> None:  # fmt: skip
+        if buffers.has_new:
+            buffers.has_new, buffers.moved_at = False, self._loop.time()
         if not slots:
             return
         most = max(1, min(FRAME_JOBS, -(-len(buffers) // len(slots))))
@@ -61,7 +63,7 @@ class Dispatcher:
             frame = slot.frame_for(buffers.in_turn(workers, partial(with_retries, slot)), most)
             if frame:
                 buffers.dispatched(len(frame))
-                self.moved()
+                buffers.moved_at = self._loop.time()
                 slot.send(frame)
                 self._watchdog.work_sent(slot)
             if not len(buffers):
@@ -88,10 +90,6 @@ class Dispatcher:
         if any(slot.retries if for_fresh else slot.retries.total() < len(slot.sent) for slot in sent):
             self._pool.reclaim_unstarted()
 
-    def moved(self) -> None:
-        """Note that jobs have come into the buffers, or gone from them to a worker."""
-        self._moved_at = self._loop.time()
-
-    def stands_still(self, seconds: float = BLOCKED_SECONDS) -> bool:
-        """Return whether all workers have been busy with the same jobs for so long."""
-        return self._loop.time() - self._moved_at > seconds
+    def stands_still(self, buffers: QueueBuffers, seconds: float = BLOCKED_SECONDS) -> bool:
+        """Return whether for so long no job has come into these buffers, or gone to a worker: all workers have the same jobs."""
+        return self._loop.time() - buffers.moved_at > seconds

@@ -1,7 +1,4 @@
-"""The order of dispatch: urgent jobs, then retries as far as their tokens go, then fresh jobs; queues take turns.
-
-No I/O, and exact arithmetic.
-"""
+"""The order of dispatch: urgent jobs, then retries as far as their tokens go, then fresh jobs; queues take turns. No I/O."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ from supervisor.retry import SUSPECT
 from supervisor.stores.records import Waiting
 from supervisor.workers.run_times import RunTimes
 from supervisor.workers.slot import WorkerSlot
+from supervisor.workers.worker_group import OTHERS
 
 MAX_BUFFERS = 1000
 MAX_QUEUES = 10_000  # whose kinds are remembered
@@ -143,12 +141,14 @@ class QueueBuffers:
     def __init__(self, config: CurrentConfig) -> None:
         self.by_queue: dict[str, QueueBuffer] = {}
         self.turn = 0
+        self.has_new = False  # since the last dispatch
+        self.moved_at = float("inf")  # when jobs last came, or went to a worker
         self._config = config
         # In the order of their turns. Some may have no jobs any more.
         self._with_jobs = OrderedDict[str, QueueBuffer]()
         self._began: str | None = None  # the queue of the first job of this frame
         self._count = 0
-        self._left_in_store = LeftInStore()
+        self.left_in_store = LeftInStore()
 
     def __len__(self) -> int:
         return self._count
@@ -157,8 +157,8 @@ class QueueBuffers:
         buffer = self.by_queue.get(queue)
         if buffer is None:
             buffer = self.by_queue[queue] = QueueBuffer(self._config.settings.retry_for(queue))
-            if queue in self._left_in_store.by_queue:
-                buffer.fresh_in_store = self._left_in_store.by_queue[queue].fresh
+            if queue in self.left_in_store.by_queue:
+                buffer.fresh_in_store = self.left_in_store.by_queue[queue].fresh
         return buffer
 
     def jobs(self) -> list[Lease]:
@@ -172,11 +172,11 @@ class QueueBuffers:
     def note_left_in_store(self, left: Mapping[str, Waiting], behind: str | None = None) -> list[str]:
         """Note the ready jobs that the last claim left, by queue; a queue that is missing has none. If its look showed only the
         queues from `behind` to the last of these, return those between them that are known and have no jobs any more."""
-        gone = self._left_in_store.note(left, behind)
+        gone = self.left_in_store.note(left, behind)
         for queue in left:
             self.of(queue)
         self._forget_queues(left)
-        known = self._left_in_store.by_queue
+        known = self.left_in_store.by_queue
         for queue, buffer in self.by_queue.items():
             buffer.fresh_in_store = known[queue].fresh if queue in known else 0
         return gone
@@ -192,10 +192,6 @@ class QueueBuffers:
                     if len(buffer) or queue in left or not may_forget(buffer.tokens)
                 }
 
-    def ready_in_store(self, queue: str) -> int:
-        left = self._left_in_store.by_queue.get(queue)
-        return left.fresh + left.retries if left else 0
-
     def only_retries_wait(self) -> bool:
         """Return whether some queue has nothing but retries here: fresh jobs that come now would wait for all of them."""
         return any(buffer.retries and not buffer.fresh for buffer in self._with_jobs.values())
@@ -205,6 +201,7 @@ class QueueBuffers:
     def add(self, leases: Sequence[Lease]) -> None:
         for queue, of_queue in groupby(leases, itemgetter(LEASE_QUEUE)):
             self._filled(queue).add(of_queue)
+        self.has_new = True
         self._count += len(leases)
 
     def requeue(self, leases: Sequence[Lease]) -> None:
@@ -247,23 +244,25 @@ class QueueBuffers:
         buffer = self._with_jobs[queue] = self.of(queue)
         return buffer
 
-    def take_out(self, leases: Iterable[Lease]) -> list[Lease]:
-        ids = {lease.id for lease in leases}
+    def take_out(self, ids: set[int]) -> list[Lease]:
         taken = [lease for buffer in self.by_queue.values() for lease in buffer.take_out(ids)]
         self._count -= len(taken)
         return taken
 
     def take_queue(self, queue: str) -> list[Lease]:
         buffer = self.by_queue.get(queue)
-        return self.take_out(buffer.jobs()) if buffer is not None else []
+        return self._take(buffer.jobs()) if buffer is not None else []
 
     def take_unserved(self) -> list[Lease]:
         """Remove and return the jobs of queues that a reload has taken out of those served here."""
         served = self._config.settings.workers.queues
-        return [] if served is None else self.take_out([lease for lease in self.jobs() if lease.queue not in served])
+        return [] if served is None else self._take([lease for lease in self.jobs() if lease.queue not in served])
 
     def take_all(self) -> list[Lease]:
-        return self.take_out(self.jobs())
+        return self._take(self.jobs())
+
+    def _take(self, leases: Iterable[Lease]) -> list[Lease]:
+        return self.take_out({lease.id for lease in leases})
 
     def take_surplus(self, seconds: float, times: RunTimes, workers: int) -> list[Lease]:
         """Keep the first jobs in turn: `seconds` of work, but at least one for each worker. Remove and return the others: they
@@ -273,7 +272,7 @@ class QueueBuffers:
         rows = zip_longest(*[buffer.jobs() for buffer in self.by_queue.values()])
         jobs = [lease for row in rows for lease in row if lease is not None]
         ends = accumulate([times.of(lease.handler) or times.mean or 0.0 for lease in jobs])
-        return self.take_out(jobs[max(workers, bisect_right([*ends], seconds)) :])
+        return self._take(jobs[max(workers, bisect_right([*ends], seconds)) :])
 
     def keep_paid_of(self, slots: Iterable[WorkerSlot]) -> None:
         """Forget the retries that have spent a token, except those that a worker has: only they may still be requeued."""
@@ -290,39 +289,41 @@ def _retries_allowed(queue: str, buffer: QueueBuffer, workers: int, with_retries
 
 
 class JobBuffers:
-    """Two QueueBuffers, of which `of_async` stays empty unless a plugin has an async handler.
+    """The QueueBuffers of each group of workers, and `of_async`, which stays empty unless a plugin has an async handler.
 
     `sync_queues` and `async_queues` have had jobs of this kind, since a claim can choose queues, and not handlers.
     """
 
     def __init__(self, config: CurrentConfig) -> None:
         self.of_sync, self.of_async = QueueBuffers(config), QueueBuffers(config)
+        self.groups = {OTHERS: self.of_sync}
+        self.left_in_store = self.of_sync.left_in_store
         self.sync_queues: set[str] = set()
         self.async_queues: set[str] = set()
         self.suspects: list[Lease] = []
         """Jobs of async handlers that may have crashed a worker. Each is run in a worker of its own."""
-        self._both = self.of_sync, self.of_async
         self._config = config
+        self._set_groups()
 
     def __len__(self) -> int:
-        return len(self.of_sync) + len(self.of_async) + len(self.suspects)
+        return sum(map(len, self.groups.values())) + len(self.of_async) + len(self.suspects)
+
+    def _all(self) -> Iterator[QueueBuffers]:
+        return chain(self.groups.values(), (self.of_async,))
 
     def add(self, leases: Sequence[Lease]) -> None:
-        sync, of_async = self._by_kind(leases)
-        self.of_sync.add(sync)
-        if of_async:
-            self.of_async.add(of_async)
+        for buffers, jobs in self._apart(leases):
+            if jobs:
+                buffers.add(jobs)
 
     def requeue(self, leases: Sequence[Lease]) -> None:
-        sync, of_async = self._by_kind(leases)
-        self.of_sync.requeue(sync)
-        if of_async:
-            self.of_async.requeue(of_async)
+        for buffers, jobs in self._apart(leases):
+            buffers.requeue(jobs)
 
-    def _by_kind(self, leases: Sequence[Lease]) -> tuple[Sequence[Lease], Sequence[Lease]]:
-        handlers = self._config.async_handlers
-        if not handlers:
-            return leases, ()
+    def _apart(self, leases: Sequence[Lease]) -> list[tuple[QueueBuffers, Sequence[Lease]]]:
+        handlers, group_of = self._config.async_handlers, self._config.group_of
+        if not handlers and not group_of:
+            return [(self.of_sync, leases)]
         sync = [lease for lease in leases if lease[LEASE_HANDLER] not in handlers]
         of_async = [lease for lease in leases if lease[LEASE_HANDLER] in handlers]
         self.suspects += [lease for lease in of_async if lease[LEASE_EXPIRED_COUNT] >= SUSPECT]
@@ -331,61 +332,69 @@ class JobBuffers:
             queues.update([lease[LEASE_QUEUE] for lease in of_kind])
             if len(queues) > MAX_QUEUES:
                 queues.clear()
-        return sync, of_async
+        apart: dict[str, list[Lease]] = {}
+        for queue, jobs in groupby(sync, itemgetter(LEASE_QUEUE)):
+            apart.setdefault(group_of.get(queue, OTHERS), []).extend(jobs)
+        return [*((self.groups[name], jobs) for name, jobs in apart.items()), (self.of_async, of_async)]
 
     def reconfigure(self) -> None:
         """Go on under the settings and handlers in force now."""
-        for buffers in self._both:
+        for buffers in self._all():
             buffers.reconfigure()
-        if self._config.async_handlers or self.async_queues:  # a handler may be of the other kind now
+        # A queue may be of another group now, and a handler of the other kind.
+        config = self._config
+        if config.async_handlers or self.async_queues or config.group_of or len(self.groups) > 1:
             jobs = self.take_all()
+            self._set_groups()
             self.sync_queues.clear()
             self.async_queues.clear()
             self.add(jobs)
 
+    def _set_groups(self) -> None:
+        served = self._config.settings.workers.served_groups
+        named = {name: self.groups.get(name, QueueBuffers(self._config)) for name in served}
+        self.groups = {OTHERS: self.of_sync, **named}
+
     def jobs(self) -> list[Lease]:
-        return [*self.suspects, *(lease for buffers in self._both for lease in buffers.jobs())]
+        return [*self.suspects, *(lease for buffers in self._all() for lease in buffers.jobs())]
 
     def note_left_in_store(self, left: Mapping[str, Waiting], behind: str | None = None) -> list[str]:
         """Do what QueueBuffers.note_left_in_store does, for both kinds: it is not known which kind is left."""
         if self.async_queues:
             self.of_async.note_left_in_store(left, behind)
-        return self.of_sync.note_left_in_store(left, behind)
+        gone = self.of_sync.note_left_in_store(left, behind)
+        for name, group in self._config.settings.workers.served_groups.items():
+            self.groups[name].note_left_in_store(self.left_in_store.of(group.queues))
+        return gone
 
-    def ready_in_store(self, queue: str) -> int:
-        return self.of_sync.ready_in_store(queue)
+    def groups_left(self) -> frozenset[str]:
+        """Return the groups whose queues have ready jobs in the store, as far as the last claim has seen."""
+        group_of = self._config.group_of
+        return frozenset(group_of.get(queue, OTHERS) for queue in self.left_in_store.of())
 
     def only_retries_wait(self) -> bool:
-        return any(buffers.only_retries_wait() for buffers in self._both)
+        return any(buffers.only_retries_wait() for buffers in self._all())
 
     def take_out(self, leases: Iterable[Lease]) -> list[Lease]:
-        leases = list(leases)
         ids = {lease.id for lease in leases}
-        taken = self._take_suspects(lambda lease: lease.id in ids)
-        return taken + [lease for buffers in self._both for lease in buffers.take_out(leases)]
+        return self._take(lambda lease: lease.id in ids, lambda buffers: buffers.take_out(ids))
 
     def take_queue(self, queue: str) -> list[Lease]:
-        taken = self._take_suspects(lambda lease: lease.queue == queue)
-        return taken + [lease for buffers in self._both for lease in buffers.take_queue(queue)]
+        return self._take(lambda lease: lease.queue == queue, lambda buffers: buffers.take_queue(queue))
 
     def take_unserved(self) -> list[Lease]:
         served = self._config.settings.workers.queues
-        taken = self._take_suspects(lambda lease: served is not None and lease.queue not in served)
-        return taken + [lease for buffers in self._both for lease in buffers.take_unserved()]
+        return self._take(lambda lease: served is not None and lease.queue not in served, QueueBuffers.take_unserved)
 
     def take_all(self) -> list[Lease]:
-        taken = self._take_suspects(lambda lease: True)
-        return taken + [lease for buffers in self._both for lease in buffers.take_all()]
+        return self._take(lambda lease: True, QueueBuffers.take_all)
 
-    def _take_suspects(self, wanted: Callable[[Lease], bool]) -> list[Lease]:
-        taken = [lease for lease in self.suspects if wanted(lease)]
+    def _take(self, suspect: Callable[[Lease], bool], take: Callable[[QueueBuffers], list[Lease]]) -> list[Lease]:
+        taken = [lease for lease in self.suspects if suspect(lease)]
         self.suspects = [lease for lease in self.suspects if lease not in taken]
-        return taken
-
-    def take_surplus(self, seconds: float, times: RunTimes, workers: int) -> list[Lease]:
-        return self.of_sync.take_surplus(seconds, times, workers)
+        return taken + [lease for buffers in self._all() for lease in take(buffers)]
 
     def keep_paid_of(self, slots: Iterable[WorkerSlot]) -> None:
         slots = list(slots)
-        for buffers in self._both:
+        for buffers in self._all():
             buffers.keep_paid_of(slots)

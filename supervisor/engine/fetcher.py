@@ -59,6 +59,10 @@ class Claim:
     begun: bool = False
     cancelled: bool = False
 
+    @property
+    def by_group(self) -> dict[str, int]:
+        return {name: part.capacity for name, part in self._demand.groups.items()}
+
     def __call__(self, store: Store) -> Claimed:
         self.begun = True
         if self.cancelled:
@@ -204,6 +208,8 @@ class Fetcher:
         self._notify_others = notify_others
         self._view = StoreView()
         self._claims: list[Claim] = []  # under way
+        # The groups of workers that may find jobs in the store; None for all of them.
+        self._groups_left: frozenset[str] | None = None
         self._pump_scheduled = False
 
     def open(self) -> None:
@@ -232,10 +238,12 @@ class Fetcher:
     def notify(self) -> None:
         """Note that the store may have claimable jobs, and claim them if there is room."""
         self._view.notified()
+        self._groups_left = None
         self.pump()
 
     def _notify_due(self) -> None:
         self._view.notified(Change.CAME_DUE)
+        self._groups_left = None
         self.pump()
 
     def jobs_released(self, *, worker_idle: bool) -> None:
@@ -244,6 +252,7 @@ class Fetcher:
             self.notify()
         else:
             self._view.released()
+            self._groups_left = None
 
     def worker_changed(self) -> None:
         self._view.worker_changed()
@@ -273,13 +282,13 @@ class Fetcher:
         if self.closed or self._view.claimable is not Claimable.POSSIBLE:
             return
         if not self._claims:
-            room, change = self._planner.room(0), self._view.change
+            room, change = self._planner.room(0, only=self._groups_left), self._view.change
             if room > 0 or change is Change.CAME_DUE or (change and self._buffers.only_retries_wait()):
                 self._claim(room)
         elif len(self._claims) == 1 and self._claims[0].begun and not self._intake.only_unknown:
             # It takes as long to claim such quick jobs as to run them: while the loop hands out the jobs of one claim, the
             # writer works on the next one, and on outcomes, in one commit.
-            room = self._planner.room(self._claims[0].want)
+            room = self._planner.room(self._claims[0].want, self._claims[0].by_group)
             if room >= self._limits.claimed_at_once:
                 self._claim(room)
 
@@ -311,7 +320,6 @@ class Fetcher:
                 self._intake.release(claimed.leases, "shutdown")
                 return
             self._intake.buffer(claimed.leases, claim.max_known, self.jobs_reclaimed)
-            self._dispatcher.moved()
             if claim.overtaking:
                 self._make_way_for(claimed.leases)
         if claimed.missed:
@@ -336,6 +344,8 @@ class Fetcher:
         any_left = claimed.behind is not None or any(
             waiting.fresh > 0 or waiting.retries > 0 for waiting in left.values()
         )
+        seen_all = claimed.behind is None and not self._view.change
+        self._groups_left = self._buffers.groups_left() if seen_all else None
         self._view.claim_ended(brought=bool(claimed.leases), left=any_left)
         depths = {queue: (ready.fresh, ready.retries) for queue, ready in claimed.waiting.items()}
         self._bus.emit(QueueDepths(depths | dict.fromkeys(gone, (0, 0)), claimed.behind is not None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from supervisor.stores.records import Waiting
 
@@ -15,6 +15,16 @@ class LeftInStore:
         self.by_queue: Mapping[str, Waiting] = {}
         self._kept: dict[str, Waiting] | None = None  # the same mapping, once a look has shown a part
         self._names: list[str] = []  # of the queues that are kept, sorted
+
+    def ready(self, queue: str) -> int:
+        left = self.by_queue.get(queue)
+        return left.fresh + left.retries if left else 0
+
+    def of(self, queues: Iterable[str] | None = None) -> dict[str, Waiting]:
+        """Return the numbers of these queues, or of all, without the queues that have none."""
+        return {
+            queue: self.by_queue[queue] for queue in (self.by_queue if queues is None else queues) if self.ready(queue)
+        }
 
     def note(self, left: Mapping[str, Waiting], behind: str | None) -> list[str]:
         """Note the numbers that a claim left. If they are not those of all queues, but of the ones from `behind` to the last of

@@ -75,9 +75,9 @@ class LimitWatch:
 
     def _replace(self, slot: WorkerSlot, reached: ExitCause) -> None:
         """Replace the worker after its job, unless as many as are wanted still run their last jobs."""
-        if len(self._pool.leaving) < self._pool.count:
+        if slot.pool.may_replace():
             slot.reached = reached
-            self._pool.replace_used_up(slot)
+            slot.pool.replace_used_up(slot)
 
     def _reached_by_age(self, worker: WorkerSlot | AsyncWorker, max_age: float) -> ExitCause | None:
         if worker.ready_at is None:

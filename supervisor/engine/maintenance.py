@@ -12,7 +12,7 @@ from supervisor.engine.claim_planner import BUFFERED_SECONDS
 from supervisor.engine.committer import Committer
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
-from supervisor.engine.fairness import JobBuffers
+from supervisor.engine.fairness import JobBuffers, QueueBuffers
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.presence import Announcer
@@ -212,7 +212,7 @@ class Maintenance:
             await _attempt(self._release_unserved())
         self._buffers.keep_paid_of(self._pool.slots)
         self._release_surplus()
-        if len(self._buffers) and self._dispatcher.stands_still():
+        if self._standing_still():
             await self._release_to_idle()
 
     async def _release_unserved(self) -> None:
@@ -222,16 +222,25 @@ class Maintenance:
 
     def _release_surplus(self) -> None:
         """Release surplus jobs: they take longer than was expected when they were claimed."""
-        workers = self._pool.ready_count()
-        surplus = self._buffers.take_surplus(2 * BUFFERED_SECONDS * workers, self._pool.times, workers)
-        self._committer.release(surplus, "more than can be held")
+        for name, buffers in self._buffers.groups.items():
+            group = self._pool.groups[name]
+            workers = group.ready_count()
+            surplus = buffers.take_surplus(2 * BUFFERED_SECONDS * workers, group.times, workers + group.to_come())
+            self._committer.release(surplus, "more than can be held")
 
     async def _release_to_idle(self) -> None:
-        """Release all buffered jobs if another supervisor has an idle worker and this one has none."""
+        """Release the buffered jobs of groups that stand still and have no idle worker, if another supervisor has one."""
         stats = await self._writer.submit(lambda store: store.stats(), Purpose.STATS)
         others = [row for row in stats["supervisors"] if any(worker["state"] == "idle" for worker in row["workers"])]
-        if others and not self._pool.idle_count():
-            self._committer.release(self._buffers.take_all(), "others idle")
+        for buffers in self._standing_still() if others else ():
+            self._committer.release(buffers.take_all(), "others idle")
+
+    def _standing_still(self) -> list[QueueBuffers]:
+        """Return the buffers with jobs that can't be started: all workers of the group run long jobs."""
+        idle = {name: group.idle_count() for name, group in self._pool.groups.items()}
+        found = [buffers for name, buffers in self._buffers.groups.items() if not idle[name]]
+        found += () if self._pool.async_workers.room() else (self._buffers.of_async,)
+        return [buffers for buffers in found if len(buffers) and self._dispatcher.stands_still(buffers)]
 
 
 async def _attempt(work: Awaitable[object]) -> None:

@@ -32,7 +32,12 @@ class Announcer:
         """Return the row; `state` is that of the supervisor."""
         now = self._loop.time()
         rows = [
-            {"pid": slot.process.pid, "state": _state(slot), "current_job": _current_job(slot, now)}
+            {
+                "pid": slot.process.pid,
+                "state": _state(slot),
+                "group": slot.pool.name or None,
+                "current_job": _current_job(slot, now),
+            }
             for slot in (*self._shown(), *self._pool.stuck.values())
         ]
         return Presence(state, rows, self._pool.idle_count(), self._leases.ttl, self._self_report.about())

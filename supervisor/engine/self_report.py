@@ -19,6 +19,7 @@ from supervisor.text.redaction import Mask
 from supervisor.workers.interface import where_it_hangs
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import WorkerSlot
+from supervisor.workers.worker_group import OTHERS
 
 STARTING_SECONDS = 10.0
 """A worker that is not ready after so long is reported."""
@@ -56,6 +57,7 @@ class SelfReport:
         mask = Mask(settings.secrets)
         return {
             "queues": None if settings.workers.queues is None else sorted(settings.workers.queues),
+            "groups": self._groups(),
             "handlers": sorted(self._config.handlers) if len(self._config.handlers) <= MAX_HANDLERS else None,
             "lease_ttl": self._ttl,
             "problems": [it._replace(message=printable(mask(it.message))[:MAX_MESSAGE])._asdict() for it in problems],
@@ -69,7 +71,9 @@ class SelfReport:
         if any(slot.sent for slot in self._pool.slots):
             return False
         refused = any(("store", purpose.text) in self._by_event for purpose in (Purpose.CLAIM, Purpose.SETTLE))
-        fails = self._pool.reforks.failing or any(map(self._is_slow_to_start, self._pool.slots))
+        fails = any(group.reforks.failing for group in self._pool.groups.values()) or any(
+            map(self._is_slow_to_start, self._pool.slots)
+        )
         return refused or self._writer.unavailable or (fails and not self._pool.ready_count())
 
     def _is_slow_to_start(self, slot: WorkerSlot) -> bool:
@@ -78,11 +82,25 @@ class SelfReport:
 
     def _held_retries(self) -> list[str]:
         """Return the queues that have as many retries in flight as `retry.max_in_flight` allows."""
-        count, retry_for = self._pool.count, self._config.settings.retry_for
+        groups, group_of, retry_for = self._pool.groups, self._config.group_of, self._config.settings.retry_for
         limits = [
-            (n, queue, retries_limit(retry_for(queue), count)) for queue, n in self._dispatcher.with_retries().items()
+            (n, queue, retries_limit(retry_for(queue), groups[group_of.get(queue, OTHERS)].count))
+            for queue, n in self._dispatcher.with_retries().items()
         ]
         return sorted(queue for n, queue, limit in limits if limit is not None and n >= limit)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        configured = self._config.settings.workers.groups
+        return [
+            {
+                "group": name or None,
+                "queues": sorted(configured[name].queues) if name else None,
+                "count": group.count,
+                "min": group.size.min,
+                "max": group.size.max,
+            }
+            for name, group in self._pool.groups.items()
+        ]
 
     def _plugins(self) -> list[Problem]:
         failed = [it for it in self._config.reports if it.error is not None]
@@ -100,8 +118,8 @@ class SelfReport:
 
     def _workers(self) -> list[Problem]:
         found = []
-        if self._pool.reforks.failing:
-            ready, count = self._pool.ready_count(), self._pool.count
+        if any(group.reforks.failing for group in self._pool.groups.values()):
+            ready, count = self._pool.ready_count(), sum(group.count for group in self._pool.groups.values())
             message = f"workers fail as soon as they start ({ready} of {count} run); the last one {self._last_exit}"
             found.append(Problem("workers", message, "remove the cause; they are started again after a delay"))
         if self._pool.async_workers.reforks.failing:

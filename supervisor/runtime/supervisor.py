@@ -43,6 +43,7 @@ from supervisor.threads import started_executor
 from supervisor.workers.blame import HOST
 from supervisor.workers.pool import Pool
 from supervisor.workers.system import descriptors, requirements
+from supervisor.workers.worker_group import OTHERS
 
 PERIOD = 1.0  # seconds between two calls of the engine's timer
 SWITCH_INTERVAL = 0.00002  # seconds
@@ -118,9 +119,10 @@ class Supervisor:
 
         workers = self.settings.workers
         pool = Pool(
-            workers.count, self.bus, loop,
+            workers.sizes[OTHERS].min, self.bus, loop,
             max_jobs=workers.max_jobs, max_memory=workers.max_memory, max_memory_hard=workers.max_memory_hard,
         )  # fmt: skip
+        pool.configure(workers.sizes)
         plugins = PluginManager(emit_from_thread)
         return Parts(
             pool=pool,
@@ -247,8 +249,9 @@ class Supervisor:
     def _resize(self, pool: Pool, by: int) -> str:
         if self._stop.requested.is_set():
             return STOPPING
-        pool.resize(max(1, pool.count + by))
-        return counted(pool.count, "worker")
+        pool.resize(max(1, pool.others.size.max + by))
+        size = pool.others.size
+        return counted(size.max, "worker") if size.is_fixed else f"{size.text} workers"
 
     def _emit_status(self, parts: Parts) -> str:
         if parts.serving is None:

@@ -11,6 +11,7 @@ from supervisor.text.units import iso
 
 ABOUT: Mapping[str, Any] = {
     "queues": None,  # served here; None for all
+    "groups": [],  # of workers, each with `group` (None: of all other queues), `queues`, `count`, `min`, `max`
     "handlers": None,  # None until its plugins are loaded
     "lease_ttl": None,  # seconds
     "problems": [],  # each with `kind`, `message` and `what_to_do`

@@ -374,6 +374,7 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.ConfigWarning: _line(logging.WARNING, "%s"),
     events.ForkserverStarted: _forkserver_started,
     events.WorkerStarted: _worker_started,
+    events.WorkersScaled: _line(logging.INFO, "%s: from %d to %d workers: %s"),
     events.WorkerOutput: _worker_output,
     events.WorkerLogged: _worker_logged,
     events.WorkerWarning: _worker_warning,

@@ -32,6 +32,8 @@ class AsyncOptions(NamedTuple):
 class AsyncWorkers:
     """The async workers of a pool. It is the owner of their slots. A change of the options applies to workers forked after it."""
 
+    name = ""
+
     def __init__(self, bus: Bus, timer: Timer, numbers: Iterator[int]) -> None:
         self.options = AsyncOptions()
         self.limits = Limits(None, None)
@@ -163,6 +165,10 @@ class AsyncWorkers:
         if used_up and not worker.leaving:
             self._retire(worker)
             self.fill()
+
+    def may_replace(self) -> bool:
+        """Return False: see `replace_old`."""
+        return False
 
     def replace_used_up(self, slot: WorkerSlot) -> None:
         """Do nothing: the loop of the worker is blocked, and the job that blocks it may end."""

@@ -215,7 +215,7 @@ class Owner:
         engine = self.engine
         if not engine.leases.checked_since_gap or engine.committer.overfull or engine.watchdog.late():
             return
-        idle = [worker.number for worker in self.pool.slots_with_room() if not worker.sent]
+        idle = [worker.number for worker in self.pool.others.slots_with_room() if not worker.sent]
         fresh = any(buffer.fresh for buffer in engine.buffers.of_sync.by_queue.values())
         holds(not idle or not fresh, "jobs are buffered beside idle workers:", self, idle)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from supervisor.config.settings import Settings
@@ -18,6 +19,7 @@ from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Presence
 from supervisor.workers.pool import Pool
+from supervisor.workers.worker_group import OTHERS
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker
 
 
@@ -159,9 +161,9 @@ class Virtual:
     """A supervisor whose plugins serve `handlers`, without the processes. The clock of the store is `wall`."""
 
     def __init__(
-        self, workers: int = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",),
+        self, workers: Any = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",),
         engine_limits: Limits = DEFAULT_LIMITS, served: tuple[str, ...] | None = None,
-        **settings: Any,
+        groups: Mapping[str, Any] = MappingProxyType({}), **settings: Any,
     ) -> None:  # fmt: skip
         self.loop = VirtualLoop()
         self.suspended = 0.0
@@ -171,9 +173,12 @@ class Virtual:
         self.bus = Bus()
         self.events: list[Any] = []
         self.bus.subscribe(self.events.append)
-        self.pool = Pool(workers, self.bus, self.loop)
         self.backend = FakeBackend()
-        self.settings = Settings(**{"workers": {"count": workers, "queues": served and [*served]}, **settings})
+        shared = {"count": workers, "queues": served and [*served], "groups": groups}
+        self.settings = Settings(**{"workers": shared, **settings})
+        sizes = self.settings.workers.sizes
+        self.pool = Pool(sizes[OTHERS].min, self.bus, self.loop)
+        self.pool.configure(sizes)
         infos = tuple(HandlerInfo(name, {}, "work.py", 1) for name in handlers)
         self.writer = SteppedWriter(self.store)
         self.engine = Coordinator(

@@ -60,7 +60,7 @@ class Bench:
     def about(self) -> dict[str, Any]:
         return {
             "jobs": self.jobs,
-            "workers": self.settings.workers.count,
+            "workers": self.settings.workers.most,
             "cpus": len(os.sched_getaffinity(0)),
             "synchronous": self.store.synchronous,
         }

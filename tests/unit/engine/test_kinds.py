@@ -37,11 +37,14 @@ def buffers(config: CurrentConfig) -> JobBuffers:
 
 
 def planner(config: CurrentConfig, buffers: JobBuffers, *, idle: int, tasks: int) -> ClaimPlanner:
+    group = SimpleNamespace(
+        idle_count=lambda: idle, ready_count=lambda: idle, to_come=lambda: 0, times=RunTimes(), count=2,
+    )  # fmt: skip
     pool: Any = SimpleNamespace(
-        idle_count=lambda: idle, ready_count=lambda: idle, times=RunTimes(), count=2,
+        groups={"": group},
         async_workers=SimpleNamespace(room=lambda: tasks, times=RunTimes(), slots=range(20)),
     )  # fmt: skip
-    dispatcher: Any = SimpleNamespace(stands_still=lambda seconds: False, with_retries=dict)
+    dispatcher: Any = SimpleNamespace(stands_still=lambda buffers, seconds: False, with_retries=dict)
     return ClaimPlanner(pool, SimpleNamespace(bytes=0), buffers, dispatcher, config, DEFAULT_LIMITS)  # type: ignore[arg-type]
 
 

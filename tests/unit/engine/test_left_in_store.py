@@ -44,7 +44,7 @@ def test_retries_spend_tokens_while_fresh_jobs_wait_in_a_queue_that_the_last_loo
     buffers.note_left_in_store({"mail": Waiting(7, 3)})
     buffers.note_left_in_store({"news": ONE, "other": ONE}, "mail")
     buffers.add([Lease(n, 1, "send", "mail", "null", None, 1, 0, Tier.RETRY, 0, 0, Policy()) for n in range(100)])
-    assert buffers.ready_in_store("mail") == 10
+    assert buffers.left_in_store.ready("mail") == 10
     assert len(list(buffers.in_turn(2, Counter))) < 100
     buffers.note_left_in_store({"news": ONE}, "a")
-    assert buffers.ready_in_store("mail") == 0
+    assert buffers.left_in_store.ready("mail") == 0

@@ -7,6 +7,8 @@ from supervisor.engine.unknown_handlers import HEAD_START
 from supervisor.jobs import Cause, Failure, JobState, Kind, Outcome
 from tests.unit.fakes import make_lease
 
+QUEUE = frozenset({"default"})
+
 
 def retried(delay: float) -> Outcome:
     failure = Failure(Cause.EXCEPTION)
@@ -26,9 +28,9 @@ def test_the_next_job_is_due_after_the_least_delay_less_the_age_of_the_outcomes(
 
 
 def test_a_job_that_is_released_for_later_is_left_to_other_supervisors_first() -> None:
-    assert summary([released(5.0)]) == Summary(ready=True, due_in=5.0 + HEAD_START)
-    assert summary([released(5.0), retried(5.2)]) == Summary(ready=True, due_in=5.2)
-    assert summary([released(0.0)]) == Summary(ready=True)
+    assert summary([released(5.0)]) == Summary(ready=QUEUE, due_in=5.0 + HEAD_START)
+    assert summary([released(5.0), retried(5.2)]) == Summary(ready=QUEUE, due_in=5.2)
+    assert summary([released(0.0)]) == Summary(ready=QUEUE)
 
 
 def test_ended_jobs_are_due_never_again() -> None:

@@ -111,7 +111,7 @@ def test_a_retry_that_came_due_during_its_commit_is_claimed_though_another_is_du
 
 def test_jobs_reclaimed_from_behind_a_long_one_go_to_an_idle_worker() -> None:
     here = Virtual(workers=2)
-    here.pool.times.learn("work", [0.0001])
+    here.pool.others.times.learn("work", [0.0001])
     here.serve()
     here.enqueue(*["work"] * 8)
     here.notify()

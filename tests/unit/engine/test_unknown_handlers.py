@@ -69,5 +69,5 @@ def test_jobs_that_were_never_claimed_again_make_room() -> None:
 
 def test_others_are_notified_of_a_job_with_an_unknown_handler_and_have_a_head_start() -> None:
     released = Outcome(make_lease(1), Kind.RELEASED, state=JobState.SCHEDULED, delay=5.0)
-    assert summary([released]) == Summary(ready=True, due_in=5.0 + HEAD_START)
-    assert summary([released], age=2.0) == Summary(ready=True, due_in=3.0 + HEAD_START)
+    assert summary([released]) == Summary(ready=frozenset({"default"}), due_in=5.0 + HEAD_START)
+    assert summary([released], age=2.0) == Summary(ready=frozenset({"default"}), due_in=3.0 + HEAD_START)

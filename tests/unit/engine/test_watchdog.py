@@ -89,7 +89,7 @@ def test_no_timeout_is_no_limit() -> None:
 
 def test_jobs_behind_a_long_one_are_reclaimed() -> None:
     here = Watched()
-    here.pool.times.learn("work", [0.0001])
+    here.pool.others.times.learn("work", [0.0001])
     here.send(1, 2, 3)
     here.process.start_next()
     here.watchdog.work_sent(here.worker)

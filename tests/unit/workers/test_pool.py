@@ -169,7 +169,7 @@ def test_unstarted_jobs_are_reclaimed_from_behind_a_long_one() -> None:
     here.timer.advance(0.5)
     here.worker.reclaim_blocked()
     assert [lease.id for lease in here.received.reclaimed] == [2, 3]
-    assert here.pool.times.of("work") == 0.5
+    assert here.pool.others.times.of("work") == 0.5
     here.process.finish()
     here.process.drain()
     assert [o.lease.id for o in here.received.outcomes] == [1]
@@ -259,8 +259,8 @@ def test_a_worker_that_has_exited_and_is_not_reaped_gets_no_job() -> None:
     dead = here.worker
     dead.process.exit()  # type: ignore[attr-defined]
     assert here.pool.idle_count() == 1
-    assert dead not in here.pool.slots_with_room()
-    assert len(here.pool.slots_with_room()) == 1
+    assert dead not in here.pool.others.slots_with_room()
+    assert len(here.pool.others.slots_with_room()) == 1
 
 
 def test_a_job_killed_by_a_shutdown_or_a_cancel_is_not_blamed() -> None:
@@ -586,31 +586,31 @@ def test_a_log_record_names_only_a_job_of_its_worker_and_what_is_known_of_that()
 def test_workers_that_take_long_to_exit_do_not_pile_up(count: int) -> None:
     here = Setup(count=count, max_jobs=1)
     for job in range(1, 5 * count + 1):
-        for slot in here.pool.slots_with_room()[:1]:
+        for slot in here.pool.others.slots_with_room()[:1]:
             slot.send([make_lease(job)])
             slot.process.run_next()  # type: ignore[attr-defined]
         for process in here.backend.forked:
             if process.pid is not None and process.listener.ready_at is None:
                 process.come_up()
     assert len(here.backend.forked) == 2 * count == len(here.pool.workers)
-    assert not here.pool.slots_with_room()
+    assert not here.pool.others.slots_with_room()
     here.backend.forked[0].die(exit_code=0)
     assert len(here.backend.forked) == 2 * count + 1
     here.process.come_up()
-    assert len(here.pool.slots_with_room()) == 1
+    assert len(here.pool.others.slots_with_room()) == 1
 
 
 def test_long_jobs_of_before_two_reloads_keep_no_new_worker_from_starting() -> None:
     here = Setup(count=2)
     for _ in range(3):
-        for slot in here.pool.slots_with_room():
+        for slot in here.pool.others.slots_with_room():
             slot.send([make_lease(slot.number)])
             slot.process.start_next()  # type: ignore[attr-defined]
         here.backend = FakeBackend()
         here.pool.renew(here.backend)
         for process in here.backend.forked:
             process.come_up()
-        assert len(here.pool.slots_with_room()) == 2
+        assert len(here.pool.others.slots_with_room()) == 2
 
 
 def test_a_worker_that_crashes_when_it_has_done_its_last_job_has_crashed() -> None:
@@ -633,7 +633,7 @@ def test_workers_that_start_together_reach_max_jobs_one_after_the_other_and_so_d
             process.come_up()
     jobs, starts = 0, []
     while jobs < 4 * 24:
-        for slot in here.pool.slots_with_room():
+        for slot in here.pool.others.slots_with_room():
             jobs += 1
             slot.send([make_lease(jobs)])
             before = len(here.backend.forked)
@@ -692,7 +692,7 @@ def frame_of(here: Setup, handler: str, waiting: int = 1000) -> int:
 def test_a_frame_is_ten_milliseconds_of_work() -> None:
     here = Setup()
     for handler, took in (("tiny", 0.00001), ("short", 0.001), ("long", 5.0)):
-        here.pool.times.learn(handler, [took])
+        here.pool.others.times.learn(handler, [took])
     assert frame_of(here, "unknown") == 1
     assert frame_of(here, "long") == 1
     assert frame_of(here, "short") == 10
@@ -702,22 +702,22 @@ def test_a_frame_is_ten_milliseconds_of_work() -> None:
 def test_one_slow_run_counts_at_once_and_for_long() -> None:
     here = Setup()
     for _ in range(100):
-        here.pool.times.learn("mixed", [0.001])
-    here.pool.times.learn("mixed", [0.5])
+        here.pool.others.times.learn("mixed", [0.001])
+    here.pool.others.times.learn("mixed", [0.5])
     assert frame_of(here, "mixed") == 1
     for _ in range(10):
-        here.pool.times.learn("mixed", [0.001])
+        here.pool.others.times.learn("mixed", [0.001])
     assert frame_of(here, "mixed") == 1
 
 
 def test_a_worker_takes_another_frame_only_while_it_has_little_left() -> None:
     here = Setup()
-    here.pool.times.learn("work", [0.001])
+    here.pool.others.times.learn("work", [0.001])
     here.send(*range(1, 11))
-    assert here.pool.slots_with_room() == []
+    assert here.pool.others.slots_with_room() == []
     for _ in range(6):
         here.process.run_next()
-    assert here.pool.slots_with_room() == [here.worker]
+    assert here.pool.others.slots_with_room() == [here.worker]
 
 
 def test_idle_workers_are_retired_first_when_fewer_are_wanted() -> None:
@@ -754,7 +754,7 @@ def test_a_worker_on_trial_that_is_useless_delays_no_other() -> None:
     here = Setup()
     trial = FakeBackend()
     for _ in range(5):
-        here.pool.fork(trial, Limits(None, None))
+        here.pool.others.fork(trial, Limits(None, None))
         trial.forked[-1].die(exit_code=1)
     here.send(1)
     here.process.start_next()
