@@ -28,8 +28,11 @@ def doubtful_queues(settings: Settings) -> list[str]:
     file = _file(settings)
     served = settings.workers.queues or frozenset()
     of_handlers = {name: handler.queue for name, handler in settings.handlers.items() if handler.queue}
+    of_groups = {queue: name for name, group in settings.workers.groups.items() for queue in group.queues}
     routed, configured = {*of_handlers.values()}, settings.queues.keys()
-    only_served, only_configured = sorted(served - routed - configured), sorted(configured - routed - served)
+    only_served = sorted(served - routed - configured - of_groups.keys())
+    only_configured = sorted(configured - routed - served - of_groups.keys())
+    only_grouped = sorted(of_groups.keys() - routed - configured - served)
     return [
         *(
             f"{file}: handlers.{name}.queue: no worker here serves queue {queue!r}"
@@ -43,6 +46,11 @@ def doubtful_queues(settings: Settings) -> list[str]:
             if (hint := _hint(queue, {DEFAULT_QUEUE, *configured} - served))
         ),
         *(
+            f"{file}: workers.groups.{of_groups[queue]}.queues: no other key names queue {queue!r}{hint}"
+            for queue in only_grouped
+            if (hint := _hint(queue, {DEFAULT_QUEUE, *configured, *routed} - of_groups.keys()))
+        ),
+        *(
             f"{file}: queues.{queue}: no other key names this queue{hint}"
             for queue in only_configured
             if (hint := _hint(queue, {DEFAULT_QUEUE, *routed} - configured))
@@ -53,7 +61,8 @@ def doubtful_queues(settings: Settings) -> list[str]:
 def named_queues(settings: Settings) -> set[str]:
     """Return the queues that keys of the config name."""
     of_handlers = {handler.queue for handler in settings.handlers.values() if handler.queue}
-    return {DEFAULT_QUEUE, *settings.queues, *(settings.workers.queues or ()), *of_handlers}
+    of_groups = (group.queues for group in settings.workers.groups.values())
+    return {DEFAULT_QUEUE, *settings.queues, *(settings.workers.queues or ()), *of_handlers}.union(*of_groups)
 
 
 def _hint(queue: str, others: Collection[str]) -> str:

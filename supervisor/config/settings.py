@@ -131,7 +131,8 @@ class WorkerSettings(Section):
         default = "" if "count" in self.written else f" by default: {usable_cpus().reason}"
         sizes = self.sizes
         groups = ", ".join(f"{name} {size.text}" for name, size in sizes.items() if name)
-        return f"workers.count: {sizes[''].text}{default}{groups and f'; workers.groups: {groups}'}"
+        count = f"workers.count: {sizes[''].text}{default}" if sizes[""].max else ""
+        return "; ".join(filter(None, (count, groups and f"workers.groups: {groups}")))
 
     @property
     def served_groups(self) -> dict[str, GroupSettings]:

@@ -43,7 +43,7 @@ def _general(settings: Settings) -> Iterator[str]:
         *((f"queues.{name}.", by_queue.get(name, ""), it.retry) for name, it in settings.queues.items()),
     ):
         limit, count = retry.max_in_flight, sizes[group].max
-        if "max_in_flight" in retry.written and isinstance(limit, int) and limit > count:
+        if "max_in_flight" in retry.written and isinstance(limit, int) and limit > count > 0:
             of = f"workers.groups.{group}.count" if group else "workers.count"
             yield f"{key}retry.max_in_flight: {limit} is more than {of} ({count}), so retries may have all workers"
 

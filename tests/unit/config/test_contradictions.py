@@ -57,6 +57,32 @@ def test_no_contradiction_is_reported_of_a_value_that_is_wrong_already(errors: A
     assert len(errors("workers: {heartbeat: 20, heartbeat_timeout: 1s}")) == 1
 
 
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (
+            "{a: {queues: [x, y]}, b: {queues: [y]}}",
+            "workers.groups.b.queues: expected each queue in one group only: y is in workers.groups.a too",
+        ),
+        ("{a: {queues: []}}", "workers.groups.a.queues: expected a list of queue names"),
+        ("{a: {queues: all}}", "workers.groups.a.queues: expected a list of queue names, got all"),
+        ("{a: {count: 2}}", "workers.groups.a.queues: missing; expected a list of queue names"),
+        ("{a: {queues: [x], count: {min: 3, max: 2}}}", "workers.groups.a.count.min: expected at most its max, got 3"),
+        ("{a: {queues: [x], count: {min: 0, max: 2}}}", "workers.groups.a.count.min: expected a whole number from 1 to 1000, got 0"),
+        ("{a: {queues: [x], max_jobs: 2}}", "workers.groups.a.max_jobs: unknown key"),
+    ],
+)  # fmt: skip
+def test_a_queue_has_one_group_and_a_group_has_queues_and_a_right_count(
+    errors: Any, config: str, expected: str
+) -> None:
+    assert [error for error in errors(f"workers: {{groups: {config}}}") if expected in error]
+
+
+def test_the_least_number_of_workers_is_at_most_the_most(errors: Any) -> None:
+    (error,) = errors("workers: {count: {min: 3, max: 2}}")
+    assert "workers.count.min: expected at most its max, got 3" in error
+
+
 def test_the_hard_limit_of_memory_is_above_the_soft_one(errors: Any) -> None:
     (error,) = errors("workers: {max_memory: 500MB, max_memory_hard: 500MB}")
     assert "workers.max_memory_hard: expected more than workers.max_memory" in error

@@ -82,3 +82,12 @@ def test_people_are_shown_where_the_number_of_workers_comes_from(monkeypatch: py
     monkeypatch.setattr(settings, "usable_cpus", lambda: UsableCpus(2, "the CPU quota of 1.5"))
     assert Settings().workers.count_shown == "workers.count: 2 by default: the CPU quota of 1.5"
     assert WorkerSettings(count=2).count_shown == "workers.count: 2"
+
+
+def test_the_numbers_of_all_groups_of_workers_are_shown() -> None:
+    groups = {"mail": {"queues": ["m"], "count": {"min": 1, "max": 4}}, "img": {"queues": ["i"], "count": 3}}
+    shown = "workers.groups: mail 1 to 4, img 3"
+    assert WorkerSettings(count=2, groups=groups).count_shown == f"workers.count: 2; {shown}"
+    assert WorkerSettings(count={"min": 2, "max": 5}).count_shown == "workers.count: 2 to 5"
+    assert WorkerSettings(queues=["m", "i"], groups=groups).count_shown == shown
+    assert WorkerSettings(count=2, groups=groups).most == 2 + 4 + 3

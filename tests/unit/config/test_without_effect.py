@@ -25,6 +25,22 @@ HEARTBEAT = "heartbeat_timeout: 1m has no effect, since the timeout of 20s ends 
         ("workers: {max_memory: 1MB}", "workers.max_memory: 1MB is less than any worker has at its start"),
         ("workers: {count: 2}\nretry: {max_in_flight: 3}", "retry.max_in_flight: 3 is more than workers.count (2)"),
         ("workers: {count: 2}\nqueues: {q: {retry: {max_in_flight: 3}}}", "queues.q.retry.max_in_flight: 3 is more"),
+        (
+            "workers: {queues: [a], groups: {g: {queues: [b, c]}}}",
+            "workers.groups.g.queues: workers.queues leaves out b, c, so its workers are not started",
+        ),
+        (
+            "workers: {queues: [a, b], groups: {g: {queues: [b, c]}}}",
+            "workers.groups.g.queues: workers.queues leaves out c, so its workers get no job of them",
+        ),
+        (
+            "workers: {count: 2, queues: [b], groups: {g: {queues: [b]}}}",
+            "workers.count: groups have all queues of workers.queues, so no other workers are started",
+        ),
+        (
+            "workers: {count: 9, groups: {g: {queues: [b]}}}\nqueues: {b: {retry: {max_in_flight: 3}}}",
+            "queues.b.retry.max_in_flight: 3 is more than workers.groups.g.count (1), so",
+        ),
         ("workers: {timeout: 20s, heartbeat_timeout: 1m}", f"workers.{HEARTBEAT}"),
         ("handlers: {h: {timeout: 20s, heartbeat_timeout: 1m}}", f"handlers.h.{HEARTBEAT}"),
         ("workers: {timeout: 20s}\nhandlers: {h: {heartbeat_timeout: 1m}}", f"handlers.h.{HEARTBEAT}"),
