@@ -45,7 +45,7 @@ NAP = """
         await asyncio.sleep(0.01)
         return os.getpid()
 """
-FIXED = "workers: {count: 1, groups: {mail: {queues: [mail, letters], count: 2}}}\n"
+FIXED = "workers: {count: 1, groups: {mail: {queues: [mail, invites], count: 2}}}\n"
 ELASTIC = "workers: {count: 1, groups: {mail: {queues: [mail], count: {min: 1, max: 4, idle_after: 500ms}}}}\n"
 
 
@@ -83,9 +83,9 @@ def test_a_backlog_of_a_group_holds_up_no_other_queue_and_stays_in_the_store(com
         command.until(command.enqueue("quick"), "succeeded")
     assert (queue(command)["in_flight"], queue(command)["queue_size"]) == (2, 9_998)
     status = command.ask("status")
-    assert "group mail (letters, mail): 2 workers" in status
+    assert "group mail (invites, mail): 2 workers" in status
     assert "other queues: 1 worker" in status
-    why = command.ask("jobs", "show", str(command.enqueue("slow", None, "--queue", "letters")))
+    why = command.ask("jobs", "show", str(command.enqueue("slow", None, "--queue", "invites")))
     assert "2 workers that may run it are busy" in why and "raise workers.groups.mail.count" in why
     run.signal(signal.SIGTERM)
     open_gate(command)
@@ -96,7 +96,7 @@ def test_a_backlog_of_a_group_holds_up_no_other_queue_and_stays_in_the_store(com
 def test_each_job_runs_in_a_worker_of_its_group_also_when_it_is_retried_and_after_a_crash(command: Command) -> None:
     command.write(config=FIXED, plugins=JOBS)
     command.enqueue_many(
-        [*mails("fails_once", 40), *mails("fails_once", 40, "letters"), *mails("fails_once", 40, "default")]
+        [*mails("fails_once", 40), *mails("fails_once", 40, "invites"), *mails("fails_once", 40, "default")]
     )
     run = command.run()
 
@@ -106,11 +106,11 @@ def test_each_job_runs_in_a_worker_of_its_group_also_when_it_is_retried_and_afte
     wait_for(done)
     jobs = command.jobs()
     by_queue = {
-        name: {job["result"] for job in jobs if job["queue"] == name} for name in ("mail", "letters", "default")
+        name: {job["result"] for job in jobs if job["queue"] == name} for name in ("mail", "invites", "default")
     }
     wait_for(lambda: None not in pids(command, None) | pids(command, "mail"))
     assert by_queue["default"] == pids(command, None)
-    assert by_queue["mail"] | by_queue["letters"] <= pids(command, "mail")
+    assert by_queue["mail"] | by_queue["invites"] <= pids(command, "mail")
     command.until(command.enqueue("crashes", None, "--queue", "mail"), "failed")
     wait_for(lambda: len([pid for pid in pids(command, "mail") if pid]) == 2)
     run.signal(signal.SIGTERM)

@@ -82,10 +82,10 @@ def test_a_status_without_a_supervisor_has_that_as_its_problem(call: Call) -> No
 
 def test_groups_of_workers_are_shown_with_their_numbers_if_there_are_any(capsys: pytest.CaptureFixture[str]) -> None:
     others = {"group": None, "queues": None, "count": 1, "min": 1, "max": 1}
-    mail = {"group": "mail", "queues": ["letters", "mail"], "count": 2, "min": 1, "max": 4}
+    mail = {"group": "mail", "queues": ["invites", "mail"], "count": 2, "min": 1, "max": 4}
     workers = [{"pid": 13, "state": "idle", "group": None}, {"pid": 14, "state": "idle", "group": "mail"}]
     _, *found = printed(capsys, *workers, groups=[others, mail])
-    assert found[:2] == ["other queues: 1 worker", "group mail (letters, mail): 2 workers, from 1 to 4"]
+    assert found[:2] == ["other queues: 1 worker", "group mail (invites, mail): 2 workers, from 1 to 4"]
     assert [line.split() for line in found[2:]] == [["pid", "state", "group"], ["13", "idle"], ["14", "idle", "mail"]]
     _, *found = printed(capsys, *workers[:1], groups=[others])
     assert [line.split() for line in found] == [["pid", "state"], ["13", "idle"]]

@@ -16,7 +16,7 @@ from supervisor.stores.records import ClaimRequest
 from tests.unit.fakes import FakeBackend, FakeWorker
 from tests.unit.virtual import Virtual
 
-MAIL: dict[str, Any] = {"mail": {"queues": ["mail", "letters"], "count": 2}}
+MAIL: dict[str, Any] = {"mail": {"queues": ["mail", "invites"], "count": 2}}
 
 
 def virtual(count: Any = 1, groups: dict[str, Any] = MAIL, **settings: Any) -> Virtual:
@@ -73,9 +73,9 @@ def test_jobs_of_other_queues_wait_though_workers_of_a_group_are_idle() -> None:
 
 def test_the_queues_of_a_group_share_its_room() -> None:
     here = virtual()
-    mails, letters = (here.enqueue(*["work"] * 10, queue=queue) for queue in ("mail", "letters"))
+    mails, invites = (here.enqueue(*["work"] * 10, queue=queue) for queue in ("mail", "invites"))
     here.notify()
-    assert (in_flight(here, mails), in_flight(here, letters)) == (1, 1)
+    assert (in_flight(here, mails), in_flight(here, invites)) == (1, 1)
 
 
 def test_quick_jobs_of_a_group_are_claimed_ahead_by_their_own_run_times() -> None:
@@ -174,7 +174,7 @@ def test_a_reload_changes_the_groups_and_no_buffered_job_is_lost() -> None:
     mails = here.enqueue(*["work"] * 20, queue="mail")
     here.notify()
     old = [*here.backend.forked]
-    new = reload(here, groups={"letters": {"queues": ["letters"], "count": 3}})
+    new = reload(here, groups={"invites": {"queues": ["invites"], "count": 3}})
     assert len(new.forked) == 1 + 3
     assert all(process.retired for process in old)
     for process in old:
@@ -185,7 +185,7 @@ def test_a_reload_changes_the_groups_and_no_buffered_job_is_lost() -> None:
         of_group(here)[0].run_next()
         done += 1
     assert {here.state(id) for id in mails} == {"succeeded"}
-    assert sorted(here.pool.groups) == ["", "letters"]
+    assert sorted(here.pool.groups) == ["", "invites"]
     assert len(here.pool.workers) == 4
 
 
@@ -318,8 +318,8 @@ def test_without_limits_there_is_no_timer(groups: dict[str, Any]) -> None:
 
 def test_a_job_that_another_supervisor_gave_up_is_claimed_by_the_group_that_is_free() -> None:
     here = virtual()
-    (id,) = here.enqueue("work", queue="letters")
-    here.store.claim([ClaimRequest("letters", 1, 0, 0, 100)], 30.0, here.engine.config.resolve)
+    (id,) = here.enqueue("work", queue="invites")
+    here.store.claim([ClaimRequest("invites", 1, 0, 0, 100)], 30.0, here.engine.config.resolve)
     for _ in range(10):
         here.engine.maintain("running")
     assert sent(here, "mail") == [id]
