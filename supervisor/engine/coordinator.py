@@ -85,7 +85,7 @@ class Coordinator:
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
         self.self_report = self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, bus, ttl, now)
         self._announcer = announcer = Announcer(writer, pool, leases, loop, self_report)
-        self.scaling, pruner = Scaling(pool, buffers, bus, loop), Pruner(writer, config, now)
+        self.scaling, pruner = Scaling(pool, buffers, bus, loop, limits.scaling), Pruner(writer, config, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,

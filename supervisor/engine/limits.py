@@ -31,6 +31,8 @@ class Limits(NamedTuple):
     """The number of jobs for which the engine remembers since when their handler has been missing."""
     poll: float = 5.0
     """The time between two looks for claimable jobs, since a notification may be lost."""
+    scaling: float = 0.1
+    """The time between two looks at the workers whose number is not fixed; their number grows at every other look."""
     watch: float = 1.0
     """The maximum of time between two looks at the state of the workers."""
 

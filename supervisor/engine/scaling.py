@@ -13,15 +13,15 @@ from supervisor.text.units import counted, format_duration
 from supervisor.workers.pool import Pool
 from supervisor.workers.worker_group import WorkerGroup
 
-INTERVAL = 0.1  # seconds
-GROW_AFTER = 0.2
-"""Seconds for which jobs must have waited, with no worker idle, at each step: a claim brings more jobs than can start at once."""
-
 
 class Growth:
-    """The decision about the growth of one group. `now` is any clock of seconds."""
+    """The decision about the growth of one group. `now` is any clock of seconds.
 
-    def __init__(self) -> None:
+    Before each step jobs must have waited for `after` seconds, with no worker idle: a claim brings more jobs than can start at once.
+    """
+
+    def __init__(self, after: float) -> None:
+        self._after = after
         self._since: float | None = None
 
     def step(self, now: float, *, waiting: int, idle: int, starting: int, most: int) -> int:
@@ -32,7 +32,7 @@ class Growth:
             return 0
         if self._since is None:
             self._since = now
-        if now - self._since < GROW_AFTER:
+        if now - self._since < self._after:
             return 0
         self._since = now
         return min(unserved, most)
@@ -41,20 +41,25 @@ class Growth:
 class Scaling:
     """Looks at the groups at an interval."""
 
-    def __init__(self, pool: Pool, buffers: JobBuffers, bus: Bus, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, pool: Pool, buffers: JobBuffers, bus: Bus, loop: asyncio.AbstractEventLoop, interval: float
+    ) -> None:
         self._pool = pool
         self._buffers = buffers
         self._bus = bus
         self._loop = loop
+        self._interval = interval
         self._growths: dict[str, Growth] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
         """Look at the groups that the pool has from now on."""
         self.stop()
-        self._growths = {name: Growth() for name, group in self._pool.groups.items() if not group.size.is_fixed}
+        self._growths = {
+            name: Growth(1.5 * self._interval) for name, group in self._pool.groups.items() if not group.size.is_fixed
+        }
         if self._growths:
-            self._timer = self._loop.call_later(INTERVAL, self._look)
+            self._timer = self._loop.call_later(self._interval, self._look)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -64,7 +69,7 @@ class Scaling:
     def _look(self) -> None:
         if self._pool.stopping:
             return
-        self._timer = self._loop.call_later(INTERVAL, self._look)
+        self._timer = self._loop.call_later(self._interval, self._look)
         for name, growth in self._growths.items():
             group, before = self._pool.groups[name], self._pool.groups[name].count
             starting = max(0, before - group.ready_count())

@@ -301,8 +301,8 @@ class Checks:
         """A ready job has waited since the look before last, and all the while the same worker had nothing to do."""
         waiting = [record for record in self.records.values() if self._has_waited(record)]
         for owner in self._world.owners:
-            oldest = self._oldest_for(owner, waiting) if owner.well else None
             for worker in owner.pool.workers.values() if owner.started else ():
+                oldest = self._oldest_for(owner, waiting, worker.pool.name) if owner.well else None
                 key = (owner.number, worker.number)
                 idle = worker.state.name == "READY" and not worker.sent
                 if oldest is None or not idle or not worker.process.up:
@@ -321,9 +321,16 @@ class Checks:
         come_due = not record.delay or world.keeps_time
         return come_due and world.clock.now - record.since - record.delay > world.noticed_after
 
-    def _oldest_for(self, owner: Owner, records: Sequence[Record]) -> int | None:
-        served = owner.settings.workers.queues
-        return next((record.id for record in records if served is None or record.queue in served), None)
+    def _oldest_for(self, owner: Owner, records: Sequence[Record], group: str) -> int | None:
+        served, group_of = owner.settings.workers.queues, owner.engine.config.group_of
+        return next(
+            (
+                record.id
+                for record in records
+                if (served is None or record.queue in served) and group_of.get(record.queue, "") == group
+            ),
+            None,
+        )
 
     # at the end
 

@@ -16,6 +16,7 @@ from supervisor.handlers import HandlerInfo
 from supervisor.jobs import Lease
 from supervisor.plugins.reports import SourceReport
 from supervisor.workers.pool import Pool
+from supervisor.workers.worker_group import OTHERS
 from tests.simulation.clock import TurnedLoop
 from tests.simulation.promises import holds
 from tests.simulation.store import NOTIFICATION_FD, FaultyStore
@@ -124,7 +125,8 @@ class Owner:
         world = self.world
         self.bus = Bus()
         workers = self.settings.workers
-        self.pool = Pool(workers.count, self.bus, self.loop, max_jobs=workers.max_jobs)
+        self.pool = Pool(workers.sizes[OTHERS].min, self.bus, self.loop, max_jobs=workers.max_jobs)
+        self.pool.configure(workers.sizes)
         self.writer = Writer(self.store, self.loop, self.bus, lambda writer: Executor(writer, self))  # type: ignore[arg-type]
         runners = [SinkRunner(name, Sink(self, name), lambda _: Caller(self)) for name in self.sinks]
         self.dead_letters = DeadLetterPublisher(self.writer, runners, self.bus, self.loop, world.publisher_limits)
@@ -215,9 +217,10 @@ class Owner:
         engine = self.engine
         if not engine.leases.checked_since_gap or engine.committer.overfull or engine.watchdog.late():
             return
-        idle = [worker.number for worker in self.pool.others.slots_with_room() if not worker.sent]
-        fresh = any(buffer.fresh for buffer in engine.buffers.of_sync.by_queue.values())
-        holds(not idle or not fresh, "jobs are buffered beside idle workers:", self, idle)
+        for name, buffers in engine.buffers.groups.items():
+            idle = [worker.number for worker in self.pool.groups[name].slots_with_room() if not worker.sent]
+            fresh = any(buffer.fresh for buffer in buffers.by_queue.values())
+            holds(not idle or not fresh, "jobs are buffered beside idle workers:", self, idle)
 
     def check_leases(self) -> None:
         """Each lease is of a job in a queue buffer, of a job at a worker, or of an outcome that is not settled yet."""

@@ -27,7 +27,8 @@ class Turns:
 
     def dispatched(self, owner: Owner, leases: Sequence[Lease]) -> None:
         for lease in leases:
-            buffer = owner.engine.buffers.of_sync.by_queue.get(lease.queue)
+            group = owner.engine.config.group_of.get(lease.queue, "")
+            buffer = owner.engine.buffers.groups[group].by_queue.get(lease.queue)
             if buffer is not None:
                 self._dispatched(owner, lease, buffer)
 

@@ -30,6 +30,7 @@ STRANGE = "nobody"
 QUEUES = ("a", "b")
 SPARSE_POLL = 120.0  # seconds, for jobs and for dead letters
 SPARSE_WATCH = 60.0  # seconds
+SPARSE_SCALING = 5.0  # seconds
 CALM = 12 * 3600.0
 REMEMBERED = 80
 
@@ -56,7 +57,9 @@ class World:
         self.end = self.clock.now + hours * 3600.0
         self.dense = hours <= 1.0
         self.longest_period = 1.0 if self.dense else 100.0
-        self.limits = limits if self.dense else limits._replace(poll=SPARSE_POLL, watch=SPARSE_WATCH)
+        self.limits = (
+            limits if self.dense else limits._replace(poll=SPARSE_POLL, watch=SPARSE_WATCH, scaling=SPARSE_SCALING)
+        )
         self.publisher_limits = PublisherLimits() if self.dense else PublisherLimits(look=SPARSE_POLL)
         self.odds = Odds()
         self.stormy = True
@@ -88,8 +91,10 @@ class World:
     def _settings(self) -> Settings:
         pick = self.random.choice
         sinks = [{"type": "simulated", "name": name, "key": f"dlq.sinks.{name}", "options": {}} for name in self.taken]
+        count = {"min": 1, "max": 3, "idle_after": "1m"}
         return Settings(
             workers={
+                "groups": {"own": {"queues": [QUEUES[1]], "count": count}} if self.seed % 3 == 1 else {},
                 "count": self.random.randint(1, 3), "max_jobs": pick([None, None, 3]), "timeout": "5m",
                 "heartbeat": "1s" if self.dense else "30s", "heartbeat_timeout": "30s" if self.dense else "3m",
             },

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from supervisor.config.settings import Settings
-from supervisor.engine.scaling import GROW_AFTER, INTERVAL, Growth
+from supervisor.engine.limits import DEFAULT_LIMITS
+from supervisor.engine.scaling import Growth
 from supervisor.engine.store_writer import Purpose
 from supervisor.events import JobsReleased, WorkersScaled
 from supervisor.plugins.reports import SourceReport
@@ -16,6 +17,8 @@ from supervisor.stores.records import ClaimRequest
 from tests.unit.fakes import FakeBackend, FakeWorker
 from tests.unit.virtual import Virtual
 
+INTERVAL = DEFAULT_LIMITS.scaling
+GROW_AFTER = 0.2
 MAIL: dict[str, Any] = {"mail": {"queues": ["mail", "invites"], "count": 2}}
 
 
@@ -211,7 +214,7 @@ def test_groups_without_a_served_queue_and_workers_without_one_are_not_started()
 
 
 def test_a_group_grows_by_one_worker_for_each_job_that_waited_long_enough_and_not_for_those_starting() -> None:
-    growth = Growth()
+    growth = Growth(GROW_AFTER)
     assert growth.step(0.0, waiting=9, idle=0, starting=0, most=2) == 0
     assert growth.step(0.1, waiting=9, idle=0, starting=0, most=2) == 0
     assert growth.step(GROW_AFTER, waiting=9, idle=0, starting=0, most=2) == 2
