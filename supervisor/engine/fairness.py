@@ -367,10 +367,10 @@ class JobBuffers:
             self.groups[name].note_left_in_store(self.left_in_store.of(group.queues))
         return gone
 
-    def groups_left(self) -> frozenset[str]:
-        """Return the groups whose queues have ready jobs in the store, as far as the last claim has seen."""
+    def groups_left(self) -> frozenset[str] | None:
+        """Return the groups whose queues have ready jobs in the store, as far as the last claim has seen; None if there is one."""
         group_of = self._config.group_of
-        return frozenset(group_of.get(queue, OTHERS) for queue in self.left_in_store.of())
+        return frozenset(group_of.get(queue, OTHERS) for queue in self.left_in_store.of()) if group_of else None
 
     def only_retries_wait(self) -> bool:
         return any(buffers.only_retries_wait() for buffers in self._all())

@@ -116,12 +116,9 @@ class WorkerGroup:
 
     def shrink(self, least_idle: float) -> int:
         """Retire workers that have been idle for so many seconds, the newest first, down to the least number. Return how many."""
-        since = self._state.timer.time() - least_idle
-        idle = [
-            slot
-            for slot in self.workers.values()
-            if slot.state is State.READY and not slot.sent and slot.started <= since
-        ]
+        since, newest = self._state.timer.time() - least_idle, self._state.newest  # others are on trial for a reload
+        ready = [slot for slot in self.workers.values() if slot.state is State.READY and slot.backend is newest]
+        idle = [slot for slot in ready if not slot.sent and slot.started <= since]
         surplus = idle[::-1][: max(0, self.count - self.size.min)]
         self.count -= len(surplus)
         for slot in surplus:
