@@ -59,7 +59,7 @@ class Pool(PoolState):
     # the number of workers
 
     def configure(self, sizes: Mapping[str, Size]) -> None:
-        """Have these groups, of such sizes. Those that go, and any surplus, retire when the pool is opened or renewed."""
+        """Have these groups, of such sizes. A `renew` for another backend retires those that go."""
         for name in self.groups.keys() - sizes.keys():
             self.groups.pop(name).configure(Size(0, 0))
         for name, size in sizes.items():
@@ -100,8 +100,7 @@ class Pool(PoolState):
         for group in self.groups.values():
             group.reforks.cancel()
         for slot in [slot for slot in self.workers.values() if slot.state in PRESENT]:
-            is_old = slot.backend is not backend or (has_new_forkserver and slot.process.pid is not None)
-            if is_old or slot.pool not in self.groups.values():
+            if slot.backend is not backend or (has_new_forkserver and slot.process.pid is not None):
                 slot.retire()
         self.fill()
         self.async_workers.renew(backend)
