@@ -117,7 +117,7 @@ class _Mistakes:
 
 def _check_descriptors(settings: Settings, mistakes: _Mistakes) -> None:
     workers = settings.workers.most
-    shortage = descriptors.shortage(workers)
+    shortage = descriptors.shortage(workers, settings.workers.count_keys)
     if shortage is not None and workers > descriptors.most_workers():
         mistakes.add(shortage)
     elif shortage is not None:

@@ -83,7 +83,7 @@ def _run(
 
     def follow_config(_: ConfigReloaded) -> None:
         _configure_log(supervisor.settings, log_fd)
-        _warn([descriptors.shortage(supervisor.settings.workers.most)])
+        _warn([_shortage(supervisor.settings)])
 
     _configure_log(settings, log_fd)
     supervisor = Supervisor(
@@ -94,7 +94,7 @@ def _run(
     )
     supervisor.bus.subscribe(follow_config, ConfigReloaded)
     supervisor.bus.subscribe(log_workers, SupervisorStarted, ConfigReloaded)
-    _warn([*open_to_others(private_files(settings)), descriptors.shortage(settings.workers.most), _oom_group_warning()])
+    _warn([*open_to_others(private_files(settings)), _shortage(settings), _oom_group_warning()])
     try:
         with _reloading(supervisor) if watch else nullcontext():
             code = supervisor.run()
@@ -129,6 +129,10 @@ def _oom_group_warning() -> str | None:
         f"{setting} is 1: if one worker runs out of memory, the kernel kills the supervisor and all workers with it; set it to 0, "
         "by OOMPolicy=continue in a systemd unit or singleProcessOOMKill: true of the kubelet"
     )
+
+
+def _shortage(settings: Settings) -> str | None:
+    return descriptors.shortage(settings.workers.most, settings.workers.count_keys)
 
 
 def _warn(warnings: Iterable[str | None]) -> None:

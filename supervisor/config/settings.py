@@ -147,6 +147,10 @@ class WorkerSettings(Section):
         return {"": others, **{name: _size(group.count) for name, group in self.served_groups.items()}}
 
     @property
+    def count_keys(self) -> str:
+        return "workers.count and workers.groups" if self.groups else "workers.count"
+
+    @property
     def most(self) -> int:
         """The most workers that there may be at once, without the async ones."""
         return sum(size.max for size in self.sizes.values())

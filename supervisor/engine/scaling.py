@@ -74,8 +74,8 @@ class Scaling:
             group, before = self._pool.groups[name], self._pool.groups[name].count
             starting = max(0, before - group.ready_count())
             waiting, idle = len(self._buffers.groups[name]), group.idle_count()
-            most = 0 if group.reforks.waiting else group.step
-            if more := growth.step(self._loop.time(), waiting=waiting, idle=idle, starting=starting, most=most):
+            now = self._loop.time()
+            if more := growth.step(now, waiting=waiting, idle=idle, starting=starting, most=group.step):
                 group.set_count(before + more)
             else:
                 group.shrink(group.size.idle_after)

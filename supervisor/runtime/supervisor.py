@@ -249,6 +249,8 @@ class Supervisor:
     def _resize(self, pool: Pool, by: int) -> str:
         if self._stop.requested.is_set():
             return STOPPING
+        if not pool.others.size.max:
+            return "ignored: all queues that are served here are in workers.groups"
         pool.resize(max(1, pool.others.size.max + by))
         size = pool.others.size
         return counted(size.max, "worker") if size.is_fixed else f"{size.text} workers"

@@ -182,3 +182,13 @@ def test_a_group_whose_queues_are_not_served_is_named(command: Command, command_
     run = command.run("--drain")
     assert run.wait() == 0
     assert warning in run.log
+
+
+def test_signals_start_no_worker_that_no_queue_has(command: Command) -> None:
+    command.write(config="workers: {queues: [mail], groups: {mail: {queues: [mail]}}}\n", plugins=JOBS)
+    run = command.run()
+    run.logged("worker 1 ")
+    run.signal(signal.SIGTTIN)
+    run.logged("SIGTTIN received: ignored: all queues that are served here are in workers.groups")
+    command.until(command.enqueue("quick", None, "--queue", "mail"), "succeeded")
+    assert "worker 2 " not in run.log

@@ -44,14 +44,15 @@ def most_workers() -> int:
     return max(0, (hard - OF_SUPERVISOR) // OF_WORKER)
 
 
-def shortage(workers: int) -> str | None:
-    """Return a sentence if the hard limit does not allow so many workers, and as many again, which a reload may replace; or None."""
+def shortage(workers: int, keys: str = "workers.count") -> str | None:
+    """Return a sentence if the hard limit does not allow so many workers, and as many again, which a reload may replace; or None.
+    `keys` of the config give the number."""
     most = most_workers()
     if 2 * workers <= most:
         return None
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     what = "start" if workers > most else "be replaced at once in a reload"
     return (
-        f"workers.count: {counted(workers, 'worker')} can't {'all ' if workers > 1 else ''}{what}, since this process may have {hard} descriptors: raise the hard limit "
-        f"({DESCRIPTOR_LIMITS}) to {OF_SUPERVISOR + 2 * OF_WORKER * workers}, or set workers.count to at most {max(1, most // 2)}"
+        f"{keys}: {counted(workers, 'worker')} can't {'all ' if workers > 1 else ''}{what}, since this process may have {hard} descriptors: raise the hard limit "
+        f"({DESCRIPTOR_LIMITS}) to {OF_SUPERVISOR + 2 * OF_WORKER * workers}, or set {keys} to at most {max(1, most // 2)}{'' if keys == 'workers.count' else ' in all'}"
     )

@@ -78,7 +78,7 @@ def test_the_log_follows_a_reload_of_the_same_file(
 def test_a_reload_to_more_workers_than_there_are_descriptors_for_is_warned_of(
     fake: type[FakeSupervisor], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(descriptors, "shortage", lambda workers: "too few" if workers > 4 else None)
+    monkeypatch.setattr(descriptors, "shortage", lambda workers, keys: "too few" if workers > 4 else None)
     file = Path("one.yaml")
     file.write_text("workers: {count: 4}")
     fake.events = (events.ConfigReloaded(("workers",), ()),)

@@ -362,12 +362,13 @@ def test_jobs_for_workers_that_are_starting_are_no_surplus() -> None:
     here = virtual(groups=ELASTIC)
     mails = here.enqueue(*["work"] * 100, queue="mail")
     here.notify()
-    here.loop.advance(1.0)
-    assert (here.pool.groups["mail"].count, in_flight(here, mails)) == (2, 2)
-    of_group(here, "mail")[0].start_next()
+    come_up(here, 0.3)
+    here.loop.advance(0.3)
+    here.notify()
+    assert (here.pool.groups["mail"].count, len(sent(here, "mail")), in_flight(here, mails)) == (4, 2, 2 + 2 + 2)
     here.pool.groups["mail"].times.at_least("work", 5.0)
     here.engine.maintain("running")
-    assert in_flight(here, mails) == 2
+    assert in_flight(here, mails) == 6
     assert releases(here) == []
 
 
