@@ -163,11 +163,12 @@ class ClaimPlanner:
         # A worker that is idle after a dispatch can start none of the buffered jobs.
         return max(room if room >= min(target // 2, at_once) else 0, idle - wanted)
 
-    def demand(self, capacity: int) -> Demand:
-        """Return the demand for so many jobs; each group may have more than its room by what exceeds the sum of these."""
+    def demand(self, capacity: int, by_group: Mapping[str, int] = NONE) -> Demand:
+        """Return the demand for so many jobs, besides those that are being claimed for each group. Each may have more than its room
+        by what exceeds the sum of these."""
         if not self._config.group_of:
             return self._demand(OTHERS, capacity, max(0, self._async_room()) if self._config.async_handlers else None)
-        rooms, async_rooms = self._rooms(), self._async_rooms()
+        rooms, async_rooms = self._rooms(by_group), self._async_rooms()
         more = max(0, capacity - sum(rooms.values()) - sum(async_rooms.values()))
         groups = {
             name: self._demand(name, room + async_rooms.get(name, 0) + more, async_rooms.get(name))

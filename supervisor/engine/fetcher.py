@@ -298,7 +298,7 @@ class Fetcher:
         overtaking = not want or self._view.change is Change.CAME_DUE
         self._view.claim_begins()
         unknown = min(MAX_UNKNOWN, 2 * self._intake.only_unknown) if want else 0
-        demand = self._planner.demand(want + unknown)
+        demand = self._planner.demand(want + unknown, self._claims[0].by_group if self._claims else {})
         claim = Claim(demand, self._loop.time, want, want if unknown else None, overtaking)
         self._claims.append(claim)
         claimed = self._writer.submit(claim, Purpose.CLAIM, lambda claimed: claimed.asked)

@@ -41,7 +41,7 @@ def planner(config: CurrentConfig, buffers: JobBuffers, *, idle: int, tasks: int
         idle_count=lambda: idle, ready_count=lambda: idle, to_come=lambda: 0, times=RunTimes(), count=2,
     )  # fmt: skip
     pool: Any = SimpleNamespace(
-        groups={"": group},
+        groups=dict.fromkeys(buffers.groups, group),
         async_workers=SimpleNamespace(room=lambda: tasks, times=RunTimes(), slots=range(20)),
     )  # fmt: skip
     dispatcher: Any = SimpleNamespace(stands_still=lambda buffers, seconds: False, with_retries=dict)
@@ -120,3 +120,24 @@ def test_without_an_async_handler_there_is_one_kind(buffers: JobBuffers) -> None
     assert ids(plain.of_sync.jobs()) == [1, 2]
     assert planner(config, plain, idle=3, tasks=50).room(0) == 3
     assert planner(config, plain, idle=3, tasks=50).demand(1).limits == {}
+
+
+def test_the_room_of_async_workers_goes_to_the_groups_whose_queues_have_had_async_jobs() -> None:
+    groups = {"own": {"queues": ["slow", "quick"]}}
+    config = CurrentConfig(Settings(workers={"groups": groups}), [SourceReport("p.py", INFOS)])
+    buffers = JobBuffers(config)
+    assert planner(config, buffers, idle=2, tasks=20).demand(24).groups[""].capacity == 2 + 20
+    buffers.add([lease(1, "nap", "slow"), lease(2, "sync", "quick"), lease(3, "sync", "other")])
+    assert (ids(buffers.of_async.jobs()), ids(buffers.groups["own"].jobs()), ids(buffers.of_sync.jobs())) == (
+        [1],
+        [2],
+        [3],
+    )
+    buffers.take_all()
+    both = planner(config, buffers, idle=2, tasks=20)
+    assert both.room(0) == 2 + 2 + 20
+    demand = both.demand(24)
+    assert {name: part.capacity for name, part in demand.groups.items()} == {"": 2, "own": 2 + 20}
+    waiting = {queue: Waiting(100, 0) for queue in ("slow", "quick", "other")}
+    asked = {request.queue: request.limit for request in demand.requests(waiting)}
+    assert asked == {"slow": 20, "quick": 2, "other": 2}

@@ -200,6 +200,26 @@ def test_the_jobs_of_a_claim_under_way_take_the_room_of_their_group_only() -> No
     assert planner.room(20, {"": 0, "mail": 20}) == 10
     assert planner.room(10, {"": 10, "mail": 0}) == 20
     assert planner.room(0, only={"mail"}) == 20
+    assert {name: part.capacity for name, part in planner.demand(10, {"mail": 20}).groups.items()} == {
+        "": 10,
+        "mail": 0,
+    }
+
+
+def test_a_claim_that_begins_while_another_is_under_way_asks_for_the_rest_of_the_room_of_each_group() -> None:
+    limits = DEFAULT_LIMITS._replace(claimed_at_once=20)
+    here = virtual(engine_limits=limits)
+    here.pool.groups["mail"].times.learn("work", [0.010] * 9)
+    here.writer.eager = False
+    mails = here.enqueue(*["work"] * 100, queue="mail")
+    here.notify()
+    (first,) = here.engine.fetcher._claims
+    first.begun = True  # by the thread of the writer
+    here.pool.others.times.learn("work", [0.001])
+    here.engine.fetcher.pump()
+    assert [claim.by_group for claim in here.engine.fetcher._claims] == [{"": 1, "mail": 20}, {"": 20, "mail": 0}]
+    here.writer.step_one()
+    assert in_flight(here, mails) == 20
 
 
 # --- reloads
