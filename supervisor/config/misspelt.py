@@ -53,7 +53,7 @@ def doubtful_queues(settings: Settings) -> list[str]:
         *(
             f"{file}: queues.{queue}: no other key names this queue{hint}"
             for queue in only_configured
-            if (hint := _hint(queue, {DEFAULT_QUEUE, *routed} - configured))
+            if (hint := _hint(queue, {DEFAULT_QUEUE, *routed, *of_groups} - configured))
         ),
     ]
 

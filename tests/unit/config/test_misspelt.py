@@ -12,10 +12,12 @@ from supervisor.config.settings import HandlerSettings, QueueSettings, Settings,
 
 
 def settings_of(
-    served: set[str] | None = None, configured: Any = (), handlers: dict[str, str] | None = None
+    served: set[str] | None = None, configured: Any = (), handlers: dict[str, str] | None = None, grouped: Any = ()
 ) -> Settings:
     return Settings(
-        workers=WorkerSettings(queues=None if served is None else frozenset(served)),
+        workers=WorkerSettings(
+            queues=None if served is None else frozenset(served), groups={name: {"queues": [name]} for name in grouped}
+        ),
         queues={name: QueueSettings() for name in configured},
         handlers={name: HandlerSettings(queue=queue or None) for name, queue in (handlers or {}).items()},
     ).replace(path=Path("x.yaml"))
@@ -41,6 +43,13 @@ def settings_of(
                 "or add it to workers.queues"
             ],
         ),
+        (
+            settings_of(None, ["mail"], None, ["mial"]),
+            [
+                "workers.groups.mial.queues: no other key names queue 'mial', did you mean 'mail'?",
+                "queues.mail: no other key names this queue, did you mean 'mial'?",
+            ],
+        ),
         (settings_of(None, (), {"mial": ""}), ["handlers.mial: no plugin has this handler, did you mean 'mail'?"]),
     ],
 )
@@ -55,6 +64,7 @@ def test_a_name_that_is_probably_misspelt_is_named_with_its_file_and_key(
     [
         Settings(),
         settings_of({"mail", "mails"}),
+        settings_of({"mial", "mail"}, ["mail"], None, ["mial"]),
         settings_of({"queue1", "queue2"}, ["queue1"]),
         settings_of(None, ["queue1"], {"mail": "queue2"}),
         settings_of({"default", "mail"}, ["default", "mail"], {"mail": "mail"}),

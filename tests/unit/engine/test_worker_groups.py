@@ -222,6 +222,20 @@ def test_a_claim_that_begins_while_another_is_under_way_asks_for_the_rest_of_the
     assert in_flight(here, mails) == 20
 
 
+def test_the_buffered_jobs_of_a_paused_queue_of_a_group_are_released_and_those_beside_it_are_kept() -> None:
+    here = virtual()
+    here.pool.groups["mail"].times.learn("work", [0.010] * 9)
+    mails, invites = (here.enqueue(*["work"] * 10, queue=queue) for queue in ("mail", "invites"))
+    here.notify()
+    for process in of_group(here, "mail"):
+        process.start_next()
+    running = {lease.queue for slot in here.pool.groups["mail"].workers.values() for lease in slot.sent}
+    assert (in_flight(here, mails), in_flight(here, invites), running) == (10, 10, {"mail", "invites"})
+    here.store.pause("mail", True)
+    here.engine.maintain("running")
+    assert (in_flight(here, mails), in_flight(here, invites)) == (1, 10)
+
+
 # --- reloads
 
 
