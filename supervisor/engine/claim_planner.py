@@ -135,7 +135,7 @@ class ClaimPlanner:
         if mean is None or mean >= BUFFERED_SECONDS or self._large:
             return free
         per_slot = min(self._limits.buffered_per_worker, BUFFERED_SECONDS / max(mean, 1e-6))
-        target = min(BUFFERED_JOBS, int(per_slot * len(workers.slots)))
+        target = min(BUFFERED_JOBS, int(per_slot * workers.concurrency))
         ahead = min(target - len(self._buffers.of_async), self._limits.claimed_at_once)
         return max(ahead if ahead >= target // 2 else 0, free)
 

@@ -204,7 +204,7 @@ class Committer:
     def _settle(self, batch: list[Outcome]) -> asyncio.Future[_Settled]:
         """Write the batch and, in the same commit, start marks of running jobs, except of very short ones, which end before it."""
         self._under_way += 1
-        running, ttl = self._leases.running(MARK_AFTER), self._leases.ttl
+        running, ttl = self._leases.to_mark(MARK_AFTER), self._leases.ttl
 
         def settle(store: Store) -> _Settled:
             stale, locked = _settle_unlocked(store, batch)
@@ -235,7 +235,9 @@ class Committer:
                 self._keep_locked([outcome for outcome in batch if outcome.lease.id in locked])
                 batch = [outcome for outcome in batch if outcome.lease.id not in locked]
             self._accepted(batch, stale, at)
-        elif not isinstance(error, NotDone):
+        else:
+            self._leases.marks_lost()
+        if error is not None and not isinstance(error, NotDone):
             self._forget_locked([outcome.lease for outcome in batch])
             self._refuse(batch, error)
         self.batches_settled += bool(batch)

@@ -12,6 +12,8 @@ from supervisor.engine.committer import Committer
 from supervisor.engine.fairness import JobBuffers, QueueBuffers
 from supervisor.engine.leases import Leases
 from supervisor.engine.watchdog import Watchdog
+from supervisor.jobs import LEASE_POLICY
+from supervisor.workers.async_workers import AsyncWorkers
 from supervisor.workers.pool import Pool
 from supervisor.workers.run_times import FRAME_JOBS, FRAME_SECONDS
 from supervisor.workers.slot import WorkerSlot
@@ -45,8 +47,7 @@ class Dispatcher:
                 group = self._pool.groups[name]
                 self._send(buffers, group.slots_with_room(), group.count, self.with_retries)
         if len(self._buffers.of_async):
-            tasks = self._pool.async_workers
-            self._send(self._buffers.of_async, tasks.slots_with_room(), len(tasks.slots), self._tasks_with_retries)
+            self._send_to_tasks(self._pool.async_workers)
         while self._buffers.suspects:
             self._pool.async_workers.run_alone(self._buffers.suspects.pop(0))
 
@@ -68,6 +69,18 @@ class Dispatcher:
                 self._watchdog.work_sent(slot)
             if not len(buffers):
                 return
+
+    def _send_to_tasks(self, workers: AsyncWorkers) -> None:
+        buffers, slots = self._buffers.of_async, workers.slots_with_room()
+        leases = buffers.without_choice(len(slots))
+        if leases:
+            buffers.has_new, buffers.moved_at = False, self._loop.time()
+            for slot, lease in zip(slots, leases, strict=False):
+                slot.send((lease,))
+            for slot in {id(lease[LEASE_POLICY]): slot for slot, lease in zip(slots, leases, strict=False)}.values():
+                self._watchdog.work_sent(slot)
+        if len(buffers):
+            self._send(buffers, slots[len(leases) :], workers.concurrency, self._tasks_with_retries)
 
     def with_retries(self, but: WorkerSlot | None = None) -> Counter[str]:
         """Return how many workers, except `but`, hold retries of each queue: `retry.max_in_flight` limits workers, not jobs, since

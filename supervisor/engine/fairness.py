@@ -35,7 +35,7 @@ MAX_QUEUES = 10_000  # whose kinds are remembered
 class QueueBuffer:
     """The claimed and not yet dispatched jobs of one queue, in the order of their dispatch."""
 
-    __slots__ = ("_earned", "_paid", "fresh", "fresh_in_store", "retries", "retry", "tokens", "urgent")
+    __slots__ = ("_paid", "earned", "fresh", "fresh_in_store", "retries", "retry", "tokens", "urgent")
 
     def __init__(self, retry: RetrySettings) -> None:
         self.retry = retry
@@ -44,7 +44,7 @@ class QueueBuffer:
         self.retries: deque[Lease] = deque()
         self.fresh: deque[Lease] = deque()
         self.fresh_in_store = 0
-        self._earned: set[int] = set()  # ids of requeued jobs: they have added to the tokens already
+        self.earned: set[int] = set()  # ids of requeued jobs: they have added to the tokens already
         self._paid: set[int] = set()  # ids of dispatched retries that have spent a token and may yet be requeued
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class QueueBuffer:
 
     def requeue(self, leases: Sequence[Lease]) -> None:
         """Put reclaimed jobs in front, each in its tier; the leases come in order."""
-        self._earned.update([lease.id for lease in leases])
+        self.earned.update([lease.id for lease in leases])
         for lease in reversed(leases):
             self._tier_of(lease).appendleft(lease)
             if lease.id in self._paid:
@@ -91,7 +91,7 @@ class QueueBuffer:
         `retries_allowed` is False if, while fresh jobs wait, retries have their share of the workers.
         """
         tokens, urgent, retries, fresh = self.tokens, self.urgent, self.retries, self.fresh
-        earned, paid = self._earned, self._paid
+        earned, paid = self.earned, self._paid
         if tokens.full and not earned:
             while fresh and not retries and not urgent:  # as it mostly is: there is no choice, and nothing to count
                 yield fresh.popleft()
@@ -121,7 +121,7 @@ class QueueBuffer:
 
     def take_out(self, ids: set[int]) -> list[Lease]:
         taken: list[Lease] = []
-        self._earned -= ids
+        self.earned -= ids
         for tier in (self.urgent, self.retries, self.fresh):
             if any(lease.id in ids for lease in tier):
                 kept = [lease for lease in tier if lease.id not in ids]
@@ -227,6 +227,15 @@ class QueueBuffers:
                     self._began = queue
                     yield (first,)
                 yield jobs
+
+    def without_choice(self, limit: int) -> list[Lease]:
+        """Remove and return the next jobs, up to `limit`, if there is one queue, all its jobs are fresh, and none counts. Hot path."""
+        buffer = next(iter(self._with_jobs.values())) if len(self._with_jobs) == 1 else None
+        if buffer is None or buffer.urgent or buffer.retries or buffer.earned or not buffer.tokens.full:
+            return []
+        leases = [buffer.fresh.popleft() for _ in range(min(limit, len(buffer.fresh)))]
+        self.turn, self._count = self.turn + len(leases), self._count - len(leases)
+        return leases
 
     def dispatched(self, count: int) -> None:
         """Count the jobs of a frame. The next frame begins with the queue behind the one that this frame began with."""

@@ -28,6 +28,7 @@ class Leases:
         self._writer = writer
         self._pool = pool
         self._held: dict[int, Lease] = {}
+        self._marked: dict[int, Lease] = {}  # by job: those that ran when marks were last written, which have theirs
         self._extending: asyncio.Future[list[int]] | None = None
         self._checking: asyncio.Future[list[LeaseKey]] | None = None
 
@@ -80,6 +81,16 @@ class Leases:
     def running(self, seconds: float = 0.0) -> list[Lease]:
         """Return the leases of the jobs that have been running for so long."""
         return [lease for _, lease in self._pool.running(seconds)]
+
+    def to_mark(self, seconds: float) -> list[Lease]:
+        """Return the leases of the jobs that have been running for so long and have no start mark, which is to be written now."""
+        marked, running = self._marked, self.running(seconds)
+        self._marked = {lease[LEASE_ID]: lease for lease in running}
+        return [lease for lease in running if marked.get(lease[LEASE_ID]) is not lease]
+
+    def marks_lost(self) -> None:
+        """Write the start marks again: some may not have been written."""
+        self._marked = {}
 
     async def until_extended(self) -> None:
         """Wait until the extend under way, if any, has been answered."""

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.events import Bus, LoopGap
+from supervisor.jobs import LEASE_POLICY
 from supervisor.workers.blame import LINGERING, heartbeat_lost, timed_out
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import State, WorkerSlot
 
 BLOCKED_AFTER = 0.020
 CHECKS_PER_TIMEOUT = 4  # of the heartbeat timeout
+LONG_HEARTBEAT = BLOCKED_AFTER * CHECKS_PER_TIMEOUT
 GAP = 1.0
 RETIRE_SECONDS = 30.0  # until a worker must have exited after its last job, or taken the next one
 
@@ -58,8 +60,8 @@ class Watchdog:
         self._arm_by(self._due(slot, self._loop.time()))
 
     def work_ended(self) -> None:
-        """Note that workers have ended jobs and begun the next ones of their frames."""
-        self._arm_by(self._next_due(self._loop.time()))
+        """Note that workers have ended jobs and begun the next ones of their frames. Slots of async workers have no next ones."""
+        self._arm_by(self._next_due(self._loop.time(), self._pool.workers.values()))
 
     def _arm_by(self, when: float) -> None:
         if when < self._armed_for - 0.001:
@@ -82,11 +84,12 @@ class Watchdog:
             gap = max(0.0, now - self._armed_for)
             self._arm(now)  # the replies that are read now must not find the watchdog late again
             self._skip_gap(gap, now)
-        for number in self._cpu.keys() - {slot.number for slot in self._pool.slots}:
-            del self._cpu[number]
+        if self._cpu:
+            for number in self._cpu.keys() - {slot.number for slot in self._pool.slots}:
+                del self._cpu[number]
         for slot in list(self._pool.slots):
             self._look_at(slot, now)
-        self._arm(self._next_due(now))
+        self._arm(self._next_due(now, self._pool.slots))
 
     def _skip_gap(self, gap: float, now: float) -> None:
         """Read first what the workers have written while the supervisor did not run. The gap counts neither for timeouts nor for
@@ -100,7 +103,7 @@ class Watchdog:
         self._cpu.clear()
 
     def _look_at(self, slot: WorkerSlot, now: float) -> None:
-        if slot.state in (State.ENDING, State.STARTING):
+        if slot.state in (State.ENDING, State.STARTING) or self._is_young(slot, now):
             return
         if slot.state is State.RETIRING and not slot.sent and now - slot.retired_at >= RETIRE_SECONDS:
             self._pool.kill(slot, LINGERING)
@@ -116,6 +119,13 @@ class Watchdog:
         # A worker that was retired at its start may still be importing.
         if not slot.kill_reason and slot.ready_at is not None:
             self._check_heartbeat(slot, now)
+
+    def _is_young(self, slot: WorkerSlot, now: float) -> bool:
+        """Return whether the first job of the worker was sent so recently that nothing can be due."""
+        if not slot.sent or now >= slot.started + BLOCKED_AFTER:
+            return False
+        _, _, timeout, heartbeat = slot.sent[0][LEASE_POLICY]
+        return (timeout is None or timeout > BLOCKED_AFTER) and (heartbeat is None or heartbeat > LONG_HEARTBEAT)
 
     def _check_deadline(self, slot: WorkerSlot, now: float) -> None:
         deadline, current = slot.deadline(), slot.current
@@ -144,12 +154,11 @@ class Watchdog:
             self._pool.kill(slot, heartbeat_lost(now - slot.heartbeat_at), with_stack=True)
 
     def _heartbeat_limit(self, slot: WorkerSlot) -> float | None:
-        current = slot.current
-        return current.policy.heartbeat_timeout if current is not None else self.idle_heartbeat_timeout
+        return slot.sent[0][LEASE_POLICY].heartbeat_timeout if slot.sent else self.idle_heartbeat_timeout
 
-    def _next_due(self, now: float) -> float:
+    def _next_due(self, now: float, slots: Collection[WorkerSlot]) -> float:
         when = now + self._longest_wait
-        for slot in self._pool.slots:
+        for slot in slots:
             if slot.state not in (State.ENDING, State.STARTING):
                 when = min(when, self._due(slot, now))
         return max(when, now + 0.0005)

@@ -1,45 +1,51 @@
 """An async worker: one process that runs many jobs at once, each in a slot of its own.
 
 Each slot has a WorkerTask in place of a process. This module passes the events of the process to the slots concerned, and the
-orders of the slots to the process.
+orders of the slots to the process. There are more slots than jobs that may run at once: the others are for jobs sent ahead.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from supervisor.jobs import Cause, Lease, Outcome
+from supervisor.jobs import LEASE_ID, Cause, Lease
 from supervisor.workers.blame import BESIDE, SUSPECT, KillReason, blocked_loop, broken_channel, not_ready
+from supervisor.workers.gathered_outcomes import GatheredOutcomes
 from supervisor.workers.interface import (
     AsyncJobs,
     ExitReport,
-    PoolListener,
     Reply,
     Timer,
     WorkerBackend,
     WorkerListener,
     Written,
 )
+from supervisor.workers.overdue import LOOK_AGAIN, Blame, Overdue
+from supervisor.workers.sent_ahead import SentAhead
 
 if TYPE_CHECKING:
     from supervisor.workers.loop_reports import LoopState
 
-
-MAX_WAIT = 10.0  # seconds past its grace that a cancelled job gets because of other jobs
-MIN_BLOCKED = 0.5  # seconds for which a job blocks the loop before it is blamed for the deadline of another one
-LOOK_AGAIN = 0.1
+LOOK_SECONDS = 0.001
+"""For so long, what was seen of the permits holds: to look takes all that are left from the worker, and writes them again."""
 
 
 class TaskListener(WorkerListener, Protocol):
     """The slot of a task."""
 
     kill_reason: KillReason | None
+    started: float
 
     def reclaim(self) -> None: ...
+    def succeeded(self, now: float) -> None:
+        """Note that the job has succeeded; its outcome is passed on together with others."""
+
+    def others_succeeded(self) -> None:
+        """Note that jobs of any slots of the worker have succeeded."""
+
     def stop_emitting_exit(self) -> None:
         """Emit no event at the exit: another slot of the worker does."""
 
@@ -50,6 +56,7 @@ class WorkerTask:
     def __init__(self, worker: AsyncWorker, listener: TaskListener) -> None:
         self.listener = listener
         self.lease: Lease | None = None
+        self.taken = False  # its permit, as far as known
         self.frame = 0  # of the worker
         self.retired = False
         self.killing: asyncio.TimerHandle | None = None
@@ -76,17 +83,18 @@ class WorkerTask:
 
     def send(self, frame: int, leases: Sequence[Lease]) -> None:
         (self.lease,) = leases
+        self.taken = False
         self._slot_frame = frame
         self.frame = self._worker.send(self, self.lease)
 
     def reclaim(self) -> Mapping[int, int]:
-        if self.lease is None or not self._worker.reclaim(self):
+        if self.lease is None or self.taken or not self._worker.reclaim(self):
             return {}
         self.lease = None
         return {self._slot_frame: 1}
 
     def untaken(self) -> int:
-        return int(self.lease is not None and self._worker.is_untaken(self))
+        return int(self.lease is not None and not self.taken and self._worker.is_untaken(self))
 
     def drain(self) -> None:
         self._worker.process.drain()
@@ -101,6 +109,11 @@ class WorkerTask:
         """Note that the job was cancelled, and its grace: the kill of the slot, which follows, cancels the task."""
         self.job_cancelled = self.lease is not None
         self.cancel_grace = self._worker.cancel_grace if grace is None else grace
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether nobody wants the end of the job."""
+        return not (self.retired or self.killing or self.job_cancelled or self.listener.kill_reason)
 
     def retire(self, *, cancelled: bool = False) -> None:
         self.retired = True
@@ -123,41 +136,6 @@ class WorkerTask:
         return lease
 
 
-class GatheredOutcomes:
-    """The listener of the slots. What it gets while outcomes are gathered is passed on together: a change of each of a hundred slots
-    would cost a look at all of them."""
-
-    def __init__(self, listener: PoolListener) -> None:
-        self.jobs_reclaimed = listener.jobs_reclaimed
-        self.plugins_reported = listener.plugins_reported
-        self._listener = listener
-        self._outcomes: list[Outcome] | None = None
-
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        if self._outcomes is not None:  # the outer block passes them on
-            yield
-            return
-        self._outcomes = []
-        try:
-            yield
-        finally:
-            outcomes, self._outcomes = self._outcomes, None
-            if outcomes:
-                self._listener.jobs_ended(outcomes)
-            self._listener.workers_changed()
-
-    def jobs_ended(self, outcomes: list[Outcome]) -> None:
-        if self._outcomes is None:
-            self._listener.jobs_ended(outcomes)
-        else:
-            self._outcomes += outcomes
-
-    def workers_changed(self) -> None:
-        if self._outcomes is None:
-            self._listener.workers_changed()
-
-
 class AsyncWorker:
     """The listener of an async worker's process. `cancel_grace` is seconds."""
 
@@ -177,6 +155,11 @@ class AsyncWorker:
         self.ready_at: float | None = None
         self.cancel_grace = cancel_grace
         self._timer = timer
+        self.free: dict[Any, None] = {}
+        """The slots that wait for a job; some may not take one any more."""
+        self.concurrency = concurrency
+        self.ahead = SentAhead(concurrency)
+        self._looked_at = float("-inf")  # which permits it has taken
         self._tasks: list[WorkerTask] = []
         self._busy: dict[int, WorkerTask] = {}  # by frame
         self._of_jobs: dict[int, WorkerTask] = {}  # the last that had each job; the newest
@@ -198,7 +181,15 @@ class AsyncWorker:
 
     @property
     def takes_jobs(self) -> bool:
-        return not self.leaving and (self.max_jobs is None or self._taken < self.max_jobs)
+        return self.room > 0
+
+    @property
+    def room(self) -> int:
+        """How many more jobs it takes now."""
+        if self.leaving:
+            return 0
+        room = self.concurrency + self.ahead.limit - len(self._busy)
+        return room if self.max_jobs is None else min(room, self.max_jobs - self._taken)
 
     # orders of the tasks
 
@@ -206,6 +197,7 @@ class AsyncWorker:
         self._taken += 1
         frame = self.process.async_jobs.send_job(lease)
         self._busy[frame] = self._of_jobs[lease.id] = task
+        self.ahead.sent(frame, task.listener, len(self._busy))
         if len(self._of_jobs) > 4 * len(self._tasks):
             self._of_jobs = {task.lease.id: task for task in self._busy.values() if task.lease is not None}
         return frame
@@ -215,10 +207,21 @@ class AsyncWorker:
         if reclaimed:
             self._taken -= 1
             del self._busy[task.frame]
+        else:
+            task.taken = True
+        self.ahead.forget(task.frame)
         return reclaimed
 
     def is_untaken(self, task: WorkerTask) -> bool:
-        return task.frame in self.process.async_jobs.untaken_frames(self._busy)
+        if task.frame in self.ahead:
+            return True
+        now = self._timer.time()
+        if now - self._looked_at >= LOOK_SECONDS:
+            self._looked_at = now
+            untaken = self.process.async_jobs.untaken_frames(self._busy)
+            for frame, each in self._busy.items():
+                each.taken = frame not in untaken
+        return not task.taken
 
     def stop(self, task: WorkerTask, *, with_stack: bool) -> None:
         """Cancel the job of the task; kill the process if that does not end it in time."""
@@ -240,36 +243,35 @@ class AsyncWorker:
         reason = task.listener.kill_reason
         if task.killing is None or self._killed:
             return
-        if reason is None or reason.cause is None:
+        if reason is None or reason.cause is None or task.lease is None:
             self._kill(task, with_stack)
             return
         untaken = self.process.async_jobs.untaken_frames(self._busy)
         running = [each for frame, each in self._busy.items() if frame not in untaken]
         now, state = self._timer.time(), self.process.loop_state
-        waited, blocked = now - sent_at, state.blocked
-        seconds = 0.0 if blocked is None else now - blocked.since
-        blocker = next(
-            (it for it in running if it.lease is not None and blocked and it.lease.id == blocked.job_id), None
-        )
+        waited, seconds, blocker = now - sent_at, 0.0, None
+        if state.blocked is not None:
+            seconds, job_id = now - state.blocked.since, state.blocked.job_id
+            blocker = next((each for each in running if each.lease is not None and each.lease.id == job_id), None)
         read_at = state.read_at.get(task.frame)
-        had_grace = read_at is not None and now - read_at >= task.cancel_grace - LOOK_AGAIN / 2
-        is_long = seconds >= max(task.cancel_grace, MIN_BLOCKED)
-        waits = waited < task.cancel_grace + MAX_WAIT and reason.cause is Cause.TIMEOUT
-        if blocker is task:
-            self._blame(task, blocked_loop(reason, seconds, ""), with_stack)
-        elif running == [task] or (had_grace and (blocked is None or not (is_long or waits))):
-            self._blame(task, reason, with_stack)
-        elif waits and not is_long:
-            state.ask()
-            task.killing = self._timer.call_later(LOOK_AGAIN, self._judge, task, with_stack, sent_at)
-        elif blocker is not None and is_long and task.lease is not None:
-            about = f"job {task.lease.id} ({task.lease.handler})"
-            self._blame(blocker, blocked_loop(reason, seconds, about), with_stack)
-        else:
-            self.warn(
-                f"has not run its event loop for {max(waited, seconds):.1f}s, and no job is known to block it: killed"
-            )
-            self._kill_with(running, SUSPECT)
+        overdue = Overdue(
+            waited, task.cancel_grace, late=reason.cause is Cause.TIMEOUT, read=None if read_at is None else now - read_at,
+            blocked=None if state.blocked is None else seconds, blocks=blocker is task,
+            blocker_known=blocker is not None, alone=running == [task],
+        )  # fmt: skip
+        match overdue.blame:
+            case Blame.JOB:
+                self._blame(task, blocked_loop(reason, seconds, "") if blocker is task else reason, with_stack)
+            case Blame.BLOCKER if blocker is not None:
+                about = f"job {task.lease.id} ({task.lease.handler})"
+                self._blame(blocker, blocked_loop(reason, seconds, about), with_stack)
+            case Blame.NOBODY_YET:
+                state.ask()
+                task.killing = self._timer.call_later(LOOK_AGAIN, self._judge, task, with_stack, sent_at)
+            case _:
+                how_long = f"{max(waited, seconds):.1f}s"
+                self.warn(f"has not run its event loop for {how_long}, and no job is known to block it: killed")
+                self._kill_with(running, SUSPECT)
 
     def _blame(self, culprit: WorkerTask, reason: KillReason, with_stack: bool) -> None:
         """Kill the process for the job of the culprit. A job that was to end without an outcome of its own still does."""
@@ -331,20 +333,37 @@ class AsyncWorker:
 
     def replied(self, replies: Sequence[Reply]) -> None:
         with self._outcomes.gathered():
-            self._pass_on(replies)
+            if (wrong := self._pass_on(replies)) is not None:
+                self.channel_broken(f"a reply for job {wrong}, which it does not run")
 
-    def _pass_on(self, replies: Sequence[Reply]) -> None:
+    def _pass_on(self, replies: Sequence[Reply]) -> int | None:
+        """Pass the replies to their slots, up to one for a job that the worker does not run; return the id of that one. Hot path."""
+        now, wrong, leaving = self._timer.time(), None, self.leaving
+        self._looked_at = float("-inf")
+        succeeded: list[tuple[Lease, float, str | None]] = []
         for reply in replies:
-            task = self._of_jobs.get(reply.job_id)
-            if task is None or task.lease is None or task.lease.id != reply.job_id:
-                self.channel_broken(f"a reply for job {reply.job_id}, which it does not run")
-                return
+            job_id, kind, took, result, _ = reply
+            task = self._of_jobs.get(job_id)
+            if task is None or (lease := task.lease) is None or lease[LEASE_ID] != job_id:
+                wrong = job_id
+                break
             del self._busy[task.frame]
-            task.ended()
             self.done += 1
+            self.ahead.ended(task.frame, now)
+            if kind == "ok" and not leaving and task.undisturbed:
+                task.lease = None
+                task.listener.succeeded(now)
+                succeeded.append((lease, took, result))
+                continue
+            task.ended()
             task.listener.replied([reply])
             if task.retired:
                 self.task_retired(task)
+        if succeeded:
+            self._outcomes.jobs_succeeded(*zip(*succeeded, strict=True))
+            self._tasks[0].listener.others_succeeded()
+        self.ahead.learn(self._outcomes.times.mean)
+        return wrong
 
     def heartbeat(self) -> None:
         for task in self._tasks:

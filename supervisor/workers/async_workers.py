@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from supervisor.events import Bus, Event, WorkerExited, WorkerStarted
 from supervisor.jobs import Lease
 from supervisor.text.os_errors import reason
-from supervisor.workers.async_worker import AsyncWorker, GatheredOutcomes
+from supervisor.workers.async_worker import AsyncWorker
 from supervisor.workers.blame import ExitCause
+from supervisor.workers.gathered_outcomes import GatheredOutcomes
 from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
 from supervisor.workers.limits import Limits
 from supervisor.workers.reforks import ReforkDelays
 from supervisor.workers.run_times import RunTimes
+from supervisor.workers.sent_ahead import SHARE
 from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, SlotContext, State, WorkerSlot
 from supervisor.workers.task_slot import TaskSlot
 
@@ -110,7 +113,7 @@ class AsyncWorkers:
     def _fork(self, backend: WorkerBackend, concurrency: int) -> TaskSlot:
         """Fork a worker, and return its first slot. Raises OSError if there are no channels."""
         assert self._listener is not None
-        outcomes = GatheredOutcomes(self._listener)
+        outcomes = GatheredOutcomes(self._listener, self.times)
         worker = AsyncWorker(
             backend, next(self._numbers), concurrency, self.options.cancel_grace, self._timer, outcomes
         )
@@ -119,7 +122,8 @@ class AsyncWorkers:
         context = SlotContext(self, outcomes, self._bus, self.times, self._timer.time)
         quiet = context._replace(bus=_OneWorker(self._bus))  # one worker starts, not one for each slot
         first = TaskSlot(worker, context, self)
-        self.slots.update((first, *(TaskSlot(worker, quiet, self) for _ in range(concurrency - 1))))
+        others = concurrency + concurrency // SHARE - 1
+        self.slots.update((first, *(TaskSlot(worker, quiet, self) for _ in range(others))))
         return first
 
     def replace_old(self, worker: AsyncWorker, reached: ExitCause) -> None:
@@ -142,16 +146,26 @@ class AsyncWorkers:
     # counts
 
     def slots_with_room(self) -> list[TaskSlot]:
-        return [slot for slot in self.slots if slot.has_room()]
+        """Return the slots that may get a job, those first that it may start at once."""
+        found: list[TaskSlot] = []
+        for worker in sorted(self.workers, key=lambda worker: -worker.room):
+            found += islice([slot for slot in worker.free if slot.has_room()], max(0, worker.room))
+        return found
 
     def room(self) -> int:
-        return sum(1 for slot in self.slots if slot.has_room())
+        return sum(min(worker.room, len(worker.free)) for worker in self.workers if worker.room > 0)
+
+    @property
+    def concurrency(self) -> int:
+        """The number of jobs that all workers may run at once."""
+        return sum(worker.concurrency for worker in self.workers)
 
     # events of the slots (SlotOwner)
 
     def slot_ready(self, slot: WorkerSlot) -> None:
         self.reforks.started(slot)
         assert isinstance(slot, TaskSlot)
+        slot.note_free()
         if slot.sole is not None and slot.state is State.READY:
             slot.send([slot.sole])
             slot.sole = None
@@ -178,6 +192,7 @@ class AsyncWorkers:
         if slot not in self.slots:  # it was stuck in the kernel
             return
         self.slots.remove(slot)
+        slot.worker.free.pop(slot, None)
         if slot.sole is not None:
             self._reclaim_later(slot.sole)
         if self._slots_of(slot.worker):

@@ -259,7 +259,7 @@ class WorkerSlot:
             self._count_done(leases)
             _, kinds, times, results, _ = zip(*replies, strict=True)
             self._times.learn_each([lease[LEASE_HANDLER] for lease in leases], times)
-            outcomes = _successes(leases, times, results)
+            outcomes = successes(leases, times, results)
             if kinds.count("ok") < len(kinds):
                 outcomes = [
                     outcome if reply.kind == "ok" else outcome_of_failed(lease, reply, self.process.pid)
@@ -365,7 +365,7 @@ def _queues_of_retries(leases: Iterable[Lease]) -> list[str]:
 _CAUSES = {"rejected": Cause.REJECTED, "timeout": Cause.TIMEOUT, "unknown": Cause.UNKNOWN_HANDLER}
 
 
-def _successes(leases: Sequence[Lease], times: Sequence[float], results: Sequence[str | None]) -> list[Outcome]:
+def successes(leases: Sequence[Lease], times: Sequence[float], results: Sequence[str | None]) -> list[Outcome]:
     """Hot path: each is built from the fields of Outcome in their order, without Python code for each."""
     no, none = repeat(False), repeat(None)
     columns = (

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from supervisor.events import WorkerExited
 from supervisor.jobs import Lease
-from supervisor.workers.async_worker import AsyncWorker
+from supervisor.workers.async_worker import AsyncWorker, WorkerTask
 from supervisor.workers.blame import outcome_of_cancelled
 from supervisor.workers.interface import Reply
 from supervisor.workers.limits import Limits
@@ -40,13 +40,54 @@ class TaskSlot(WorkerSlot):
     def frame_for(self, in_turn: Iterator[Lease], limit: int) -> list[Lease]:
         return super().frame_for(in_turn, 1 if self.worker.takes_jobs else 0)
 
+    def send(self, leases: Sequence[Lease]) -> None:
+        self.worker.free.pop(self, None)
+        super().send(leases)
+
+    def reclaim(self) -> None:
+        super().reclaim()
+        self.note_free()
+
+    def note_free(self) -> None:
+        """Note that the slot waits for a job, if it does."""
+        if not self.sent and self.state is State.READY:
+            self.worker.free[self] = None
+
+    def report_started(self) -> None:
+        """Do so, or reclaim the job if it was sent ahead, and still waits for the end of another one."""
+        assert isinstance(self.process, WorkerTask)
+        if self.process.frame in self.worker.ahead:
+            self.worker.ahead.limit = 0
+            self.reclaim()
+        else:
+            super().report_started()
+
+    def retire(self) -> None:
+        super().retire()
+        self.worker.free.pop(self, None)
+
     def replied(self, replies: Sequence[Reply]) -> None:
         """Receive the outcome. If the job was to be killed, it has ended in time after it was cancelled, and its worker goes on."""
         self._receive(replies)
+        self.note_free()
         if self.worker.leaving and self.state is not State.ENDING:
             self.retire()
         else:
             self._owner.job_done(self.worker)
+
+    def succeeded(self, now: float) -> None:
+        """Do what `replied` does, but for what the worker does for all its slots together. Hot path."""
+        lease = self.sent.popleft()
+        self.started = self.heartbeat_at = self.retired_at = now
+        self._ended.append((lease,))
+        self._frames.clear()
+        self.done += 1
+        if self.retries:
+            self.retries.clear()
+        self.worker.free[self] = None
+
+    def others_succeeded(self) -> None:
+        self._owner.job_done(self.worker)
 
     def _receive(self, replies: Sequence[Reply]) -> None:
         reason, self.kill_reason = self.kill_reason, None

@@ -2,8 +2,9 @@
 
 supervisor → forkserver    Hello, then Fork (with the worker's ends as descriptors), Reap, Stop
 forkserver → supervisor    Importing, then Ready; Forked (with a pidfd), NotForked, Reaped
-supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE; in async
-                           workers each frame has one job, and [CANCEL, frame] or [JOB_CANCELLED, frame] cancels its task
+supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE; for async
+                           workers the jobs of a line have the numbers from `frame` on, one each: [CANCEL, number] or
+                           [JOB_CANCELLED, number] cancels the task of one; a line without jobs is a reminder to take permits
 worker → supervisor        READY or ["not ready", reason], then one outcome a line: [id, µs, result] or [id, µs, kind, error];
                            before and after these, ["doing", text] names what it begins: a hook, an import
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from struct import iter_unpack, pack
+from struct import pack, unpack
 from typing import Any, NamedTuple
 
 import orjson
@@ -31,8 +32,7 @@ NOT_READY, DOING = "not ready", "doing"
 MAX_DOING = 500  # characters
 NO_MORE = b"[]"
 CANCEL, JOB_CANCELLED = "cancel", "job cancelled"
-PERMIT = "=I"
-"""The format of a permit of an async worker: the number of the frame."""
+PERMIT_BYTES = 4  # of an async worker: the number of the job
 KINDS = frozenset({"failed", "rejected", "retry", "timeout", "unknown"})
 MAX_MEMORY = 1 << 52  # bytes: no machine can address more
 
@@ -243,7 +243,8 @@ def encode_permits(frames: Sequence[int]) -> bytes:
 
 
 def decode_permits(data: bytes) -> list[int]:
-    return [frame for (frame,) in iter_unpack(PERMIT, data[: len(data) // 4 * 4])]
+    count = len(data) // PERMIT_BYTES
+    return [*unpack(f"={count}I", data[: count * PERMIT_BYTES])]
 
 
 def _printable(lease: Lease) -> Lease:

@@ -1,7 +1,7 @@
 """Run the jobs of async handlers at once: each is a task of one event loop, and its outcome is written as soon as it ends.
 
-Each frame has one job, and a number of its own, which is also its permit. The worker takes permits in any order, and starts the jobs
-of their frames. Nothing that a job changes in the process is restored.
+Each job is a frame of its own, with a number, which is also its permit. The worker takes permits as far as it may run more jobs, and
+starts their jobs. Nothing that a job changes in the process is restored.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run_async(
     threads = JobThreads(max(MIN_THREADS, concurrency))
     loop.set_default_executor(threads)
     runner = AsyncJobRunner(
-        hello, ends, TaskOutput(token, ends), plugins, lambda job: _report_left(threads, job, records)
+        hello, ends, concurrency, TaskOutput(token, ends), plugins, lambda job: _report_left(threads, job, records)
     )
     os.register_at_fork(after_in_child=runner.leave_channels)
     main = loop.create_task(runner.run(records))
@@ -72,7 +72,7 @@ class AsyncJobRunner:
     """Runs jobs until the supervisor sends no more and the last one has ended."""
 
     def __init__(
-        self, hello: wire.Hello, ends: WorkerEnds, output: TaskOutput, plugins: PluginManager,
+        self, hello: wire.Hello, ends: WorkerEnds, concurrency: int, output: TaskOutput, plugins: PluginManager,
         failed: Callable[[Job], None],
     ) -> None:  # fmt: skip
         self._failed = failed
@@ -88,7 +88,10 @@ class AsyncJobRunner:
         self._permitted: set[int] = set()  # frames whose permit was taken before they have come
         self._waiting: dict[int, list[Any]] = {}  # jobs whose permit was not taken yet, by frame
         self._running: dict[int, asyncio.Task[None]] = {}
+        self._concurrency = concurrency
+        self._gathered: list[bytes] = []  # outcomes of this turn of the loop
         self._unsent: deque[bytes] = deque()
+        self._writing = False
         self._no_more = False
         self._changed = asyncio.Event()
         self._fault: OSError | None = None
@@ -102,8 +105,7 @@ class AsyncJobRunner:
         os.set_blocking(self._ends.outcomes, False)
         self._send(wire.READY + b"\n")
         self._loop.add_reader(self._ends.jobs, self._read_jobs)
-        self._loop.add_reader(self._ends.permits, self._read_permits)
-        while self._fault is None and not (self._no_more and not self._running and not self._unsent):
+        while self._fault is None and not (self._no_more and not (self._running or self._gathered or self._unsent)):
             self._changed.clear()
             with suppress(asyncio.CancelledError):  # a job may cancel all tasks of the loop
                 await self._changed.wait()
@@ -133,16 +135,24 @@ class AsyncJobRunner:
             if first in (wire.CANCEL, wire.JOB_CANCELLED):
                 self._cancel(second, of_job=first == wire.JOB_CANCELLED)
             else:
-                self._waiting[first] = second[0]
+                self._waiting.update(enumerate(second, first))
         if not data:
             self._loop.remove_reader(self._ends.jobs)
             self._no_more = True
             self._changed.set()
-        self._start_permitted()
+        self._take_permits()
 
-    def _read_permits(self) -> None:
+    def _take_permits(self) -> None:
+        """Start waiting jobs as far as there is room. Their permits were written before them: nothing else calls for a look."""
+        room = self._concurrency - len(self._running) - len(self._permitted)
+        if self._waiting and room > 0:
+            self._read_permits(room)
+        if self._permitted:
+            self._start_permitted()
+
+    def _read_permits(self, room: int) -> None:
         try:
-            data = os.read(self._ends.permits, CHUNK)
+            data = os.read(self._ends.permits, room * wire.PERMIT_BYTES)
         except BlockingIOError:  # the supervisor has reclaimed them
             return
         except OSError as error:
@@ -155,8 +165,9 @@ class AsyncJobRunner:
         self._start_permitted()
 
     def _start_permitted(self) -> None:
-        for frame in self._permitted & self._waiting.keys():
-            self._permitted.remove(frame)
+        ready = self._permitted & self._waiting.keys()
+        self._permitted -= ready
+        for frame in sorted(ready):
             run = self._run_job(frame, *self._waiting.pop(frame))
             self._running[frame] = self._loop.create_task(run, context=self._fresh_context())
 
@@ -176,9 +187,17 @@ class AsyncJobRunner:
         self._changed.set()
 
     def _send(self, line: bytes) -> None:
-        self._unsent.append(line)
+        """Write the line at the end of this turn of the loop, together with all others: each write wakes the supervisor."""
+        if not self._gathered:
+            self._loop.call_soon(self._send_gathered)
+        self._gathered.append(line)
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        self._unsent.append(b"".join(gathered))
         if len(self._unsent) == 1:
             self._send_unsent()
+        self._take_permits()
 
     def _send_unsent(self) -> None:
         """Write what the pipe takes; a supervisor that is stopped must not stop the loop."""
@@ -191,12 +210,17 @@ class AsyncJobRunner:
                 else:
                     unsent[0] = unsent[0][written:]
         except BlockingIOError:
-            self._loop.add_writer(self._ends.outcomes, self._send_unsent)
+            if not self._writing:
+                self._writing = True
+                self._loop.add_writer(self._ends.outcomes, self._send_unsent)
             return
         except OSError as error:
             self._fail(error)
-        self._loop.remove_writer(self._ends.outcomes)
-        self._changed.set()
+        if self._writing:
+            self._writing = False
+            self._loop.remove_writer(self._ends.outcomes)
+        if self._no_more:
+            self._changed.set()
 
     # jobs
 

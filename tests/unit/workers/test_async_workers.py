@@ -10,8 +10,9 @@ import pytest
 
 from supervisor.events import Bus
 from supervisor.jobs import Lease, Policy
-from supervisor.workers.async_worker import GatheredOutcomes
 from supervisor.workers.async_workers import AsyncWorkers
+from supervisor.workers.gathered_outcomes import GatheredOutcomes
+from supervisor.workers.run_times import RunTimes
 from supervisor.workers.slot import Limits
 
 LEASE = Lease(7, 1, "nap", "default", "null", None, 0, 0, 0, 0, 0, Policy(), 2)
@@ -65,7 +66,7 @@ def workers(listener: Listener) -> AsyncWorkers:
 
 
 def test_outcomes_that_come_together_are_passed_on_together(listener: Listener) -> None:
-    gathered = GatheredOutcomes(listener)
+    gathered = GatheredOutcomes(listener, RunTimes())
     with gathered.gathered():
         gathered.jobs_ended(["one"])  # type: ignore[list-item]
         gathered.workers_changed()
