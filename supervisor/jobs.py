@@ -222,7 +222,6 @@ class Outcome(NamedTuple):
     seconds, or READY at once. `counted` adds one to the retries of the job. `dead_letter` makes it a dead letter:
     a delivered one if the supervisor has no sinks.
     `seen` is set by recovery only: the deadline of the lease as observed, which must be unchanged for the settle to be accepted.
-    `suspect` marks a released job that may have ended its worker.
     """
 
     lease: Lease
@@ -237,7 +236,6 @@ class Outcome(NamedTuple):
     counted: bool = False
     dead_letter: bool = False
     seen: int | None = None
-    suspect: bool = False
 
 
 OUTCOME_LEASE: Final = 0

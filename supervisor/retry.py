@@ -9,14 +9,15 @@ from math import inf
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome
 
 SUSPECT, SOLE_SUSPECT = 2, 4
-"""From the first `expired_count` on, a job is a suspect: it may have ended its supervisor. From the second on, it runs while no
-other suspect does, and is blamed if it is lost. See `engine.suspects`."""
+"""From the first `expired_count` on, a job is a suspect: it may have ended its supervisor. From the second on, it is tried alone, and
+is blamed if it is lost then. See `engine.suspects`."""
 
 MIN_RELEASE_SECONDS = 1.0
 """The least number of seconds until a job that can't be run here is ready again."""
 
 RESET, KEEP, ADD = range(3)
-"""The changes of a job's expired_count: set it to 0, keep it, or add 1, and another 1 if the job has a start mark."""
+"""The changes of a job's expired_count: set it to 0, keep it, or add 2 if the job has a start mark, else 1; but a suspect without a
+start mark did not run, so its count is kept."""
 
 FINAL_CAUSES = frozenset({Cause.REJECTED, Cause.REFUSED, Cause.UNKNOWN_HANDLER})
 
@@ -133,10 +134,10 @@ def _delay(outcome: Outcome, random: Random, ready: int, within_budget: Callable
     return jittered(backoff, ceiling(backoff, outcome.lease.retries + 1, ready), random)
 
 
-def expired_lease_outcome(lease: Lease, *, started: bool, deadline: int, message: str) -> Outcome:
-    """Return the outcome of a lease that expired: a failed attempt if the job was started as a sole suspect, else a release,
-    which counts no retry."""
-    if started and lease.expired_count >= SOLE_SUSPECT:
+def expired_lease_outcome(lease: Lease, *, alone: bool, deadline: int, message: str) -> Outcome:
+    """Return the outcome of a lease that expired: a failed attempt if the job was a sole suspect, and `alone` in its supervisor, else
+    a release, which counts no retry."""
+    if alone and lease.expired_count >= SOLE_SUSPECT:
         failure = Failure(Cause.LEASE_EXPIRED, type="LeaseExpired", message=message, attempt=lease.attempt)
         return Outcome(lease, Kind.FAILED, failure=failure, seen=deadline)
     return Outcome(lease, Kind.RELEASED, seen=deadline)
@@ -144,9 +145,9 @@ def expired_lease_outcome(lease: Lease, *, started: bool, deadline: int, message
 
 def expired_count_change(outcome: Outcome) -> int:
     """Return RESET if the outcome shows that the job can be run, ADD if it is released, which counts no retry, after its lease
-    expired (`seen`) or as a suspect, else KEEP."""
+    expired (`seen`), else KEEP."""
     if outcome.kind is Kind.RELEASED:
-        return ADD if outcome.suspect or outcome.seen is not None else KEEP
+        return KEEP if outcome.seen is None else ADD
     expired = outcome.failure is not None and outcome.failure.cause is Cause.LEASE_EXPIRED
     return KEEP if expired else RESET
 

@@ -80,11 +80,11 @@ class Coordinator:
         )
         dispatcher = Dispatcher(pool, leases, buffers, committer, watchdog, loop)
         planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
-        suspects = Suspects(writer, leases, committer, keeper, now)
+        self._suspects = suspects = Suspects(writer, leases, buffers, committer, keeper, pool, loop, random)
         intake = Intake(leases, buffers, committer, unknown, suspects, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
-        self.self_report = self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, bus, ttl, now)
-        self._announcer = announcer = Announcer(writer, pool, leases, loop, self_report)
+        self.self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, suspects, bus, ttl, now)
+        self._announcer = announcer = Announcer(writer, pool, leases, loop, self.self_report)
         self.scaling, pruner = Scaling(pool, buffers, bus, loop, limits.scaling), Pruner(writer, config, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
@@ -93,7 +93,7 @@ class Coordinator:
         )  # fmt: skip
         self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
         self.recover, self.prune = self.recovery.recover_all, pruner.prune
-        self.maintain, self.announce, self.blocked = maintenance.run, announcer.announce, self_report.blocked
+        self.maintain, self.announce, self.blocked = maintenance.run, announcer.announce, self.self_report.blocked
 
     @property
     def settings(self) -> Settings:
@@ -137,6 +137,8 @@ class Coordinator:
             self._on_dead_letter()
         if summary.due_in is not None:
             self.fetcher.timers.due_at(self._loop.time() + summary.due_in)
+        if self._suspects.busy:
+            self._suspects.look()
         if summary.ready:
             groups = {self.config.group_of.get(queue, OTHERS) for queue in summary.ready}
             self.fetcher.jobs_released(worker_idle=any(self.pool.groups[name].idle_count() for name in groups))

@@ -48,8 +48,8 @@ class Dispatcher:
                 self._send(buffers, group.slots_with_room(), group.count, self.with_retries)
         if len(self._buffers.of_async):
             self._send_to_tasks(self._pool.async_workers)
-        while self._buffers.suspects:
-            self._pool.async_workers.run_alone(self._buffers.suspects.pop(0))
+        if self._buffers.suspects:
+            self._buffers.suspects = self._pool.async_workers.run_apart(self._buffers.suspects)
 
     def _send(
         self, buffers: QueueBuffers, slots: Sequence[WorkerSlot], workers: int,

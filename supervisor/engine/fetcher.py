@@ -85,7 +85,7 @@ class Intake:
     _buffers: JobBuffers
     _committer: Committer
     _unknown_handlers: UnknownHandlers
-    _suspects: Suspects
+    suspects: Suspects
     _lease_keeper: LeaseKeeper
     _config: CurrentConfig
     only_unknown: int = 0
@@ -98,8 +98,8 @@ class Intake:
             self._lease_keeper.claimed_again(leases, overtaken)
         self._leases.add(leases)
 
-    def buffer(self, leases: list[Lease], max_known: int | None, later: Callable[[Sequence[Lease]], None]) -> None:
-        """Buffer the jobs that may run at once. `later` is called with each suspect once it may run."""
+    def buffer(self, leases: list[Lease], max_known: int | None) -> None:
+        """Buffer the jobs that may run at once; suspects are started one by one."""
         served = self._config.handlers
         missing = {handler for handler in {lease[LEASE_HANDLER] for lease in leases} if handler not in served}
         unknown = [lease for lease in leases if lease.handler in missing] if missing else []
@@ -113,13 +113,16 @@ class Intake:
         suspects = [lease for lease in leases if lease[LEASE_EXPIRED_COUNT] >= SUSPECT]
         if suspects:
             leases = [lease for lease in leases if lease[LEASE_EXPIRED_COUNT] < SUSPECT]
-            self._suspects.admit(suspects, later)
-        self._buffers.add(leases)
+            self.suspects.admit(suspects)
+        if self.suspects.alone is not None:
+            self.release(leases, "a suspect runs alone")
+        else:
+            self._buffers.add(leases)
 
     @property
     def pending(self) -> bool:
         """Whether jobs are held that are neither buffered nor released."""
-        return self._suspects.marking > 0
+        return self.suspects.waiting
 
     def release(self, leases: Sequence[Lease], reason: str) -> None:
         self._committer.release(leases, reason)
@@ -202,6 +205,7 @@ class Fetcher:
         self._dispatcher = dispatcher
         self._buffers = buffers
         self._intake = intake
+        intake.suspects.start, intake.suspects.go_on = self.jobs_reclaimed, self.notify
         self._bus = bus
         self._loop = loop
         self._limits = limits
@@ -222,7 +226,7 @@ class Fetcher:
         self.closed = True
         for claim in self._claims:
             claim.cancelled = True
-        return self._buffers.take_all()
+        return [*self._buffers.take_all(), *self._intake.suspects.take_waiting()]
 
     @property
     def claiming(self) -> bool:
@@ -279,7 +283,7 @@ class Fetcher:
         if not self._dispatcher.may_dispatch():
             return
         self._dispatcher.dispatch()
-        if self.closed or self._view.claimable is not Claimable.POSSIBLE:
+        if self.closed or self._view.claimable is not Claimable.POSSIBLE or self._intake.suspects.alone is not None:
             return
         if not self._claims:
             room, change = self._planner.room(0, only=self._groups_left), self._view.change
@@ -319,7 +323,7 @@ class Fetcher:
             if self.closed:
                 self._intake.release(claimed.leases, "shutdown")
                 return
-            self._intake.buffer(claimed.leases, claim.max_known, self.jobs_reclaimed)
+            self._intake.buffer(claimed.leases, claim.max_known)
             if claim.overtaking:
                 self._make_way_for(claimed.leases)
         if claimed.missed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from supervisor.engine.committer import RetryDecider, Summary, summary
@@ -11,12 +12,54 @@ from supervisor.engine.limits import Limits
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.events import Bus, LeasesRecovered
 from supervisor.jobs import Outcome
-from supervisor.retry import expired_lease_outcome
+from supervisor.retry import SOLE_SUSPECT, SUSPECT, expired_lease_outcome
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import ExpiredLease
 
 SeenLease = tuple[int, int, int]
 """(job id, fencing token, deadline)"""
+CERTAIN = 12
+"""From this `expired_count` on, a job that was alone in its supervisor is blamed, even if another supervisor was lost with it."""
+
+
+@dataclass
+class Loss:
+    """The jobs that ran, or may have run, when an owner was lost, and the latest deadline of their leases."""
+
+    seen_at: float
+    deadline: int = 0
+    jobs: set[int] = field(default_factory=set)
+
+
+class Losses:
+    """Remembers which jobs each owner was lost with, since they are not all recovered at one time."""
+
+    def __init__(self, ttl: float, now: Callable[[], float]) -> None:
+        self._ttl, self._now = ttl, now
+        self._of_owners: dict[str, Loss] = {}
+        self._whole = True
+
+    def note(self, expired_leases: Sequence[ExpiredLease], *, whole: bool) -> None:
+        """Note leases that have expired, and whether these are the `whole` rest."""
+        self._whole = whole
+        now = self._now()
+        self._of_owners = {owner: it for owner, it in self._of_owners.items() if now - it.seen_at < self._ttl}
+        for expired in expired_leases:
+            loss = self._of_owners.setdefault(expired.owner, Loss(now))
+            loss.seen_at, loss.deadline = now, max(loss.deadline, expired.deadline)
+            if expired.started or expired.lease.expired_count < SUSPECT:  # a suspect has its mark before it runs
+                loss.jobs.add(expired.lease.id)
+
+    def alone(self, expired: ExpiredLease) -> bool:
+        """Return whether it was this job, and no other, that ran when its supervisor was lost, or those that were lost with it."""
+        mine, id = self._of_owners[expired.owner], expired.lease.id
+        if not self._whole or mine.jobs != {id}:
+            return False
+        together = self._ttl / 2 * 1e6  # leases are extended every third of their time to live
+        return expired.lease.expired_count >= CERTAIN or not any(
+            other.jobs and id not in other.jobs and abs(other.deadline - mine.deadline) < together
+            for other in self._of_owners.values()  # one that had this job too was lost before
+        )
 
 
 class Recovery:
@@ -35,6 +78,7 @@ class Recovery:
         self._limits = limits
         self._on_recovered = on_recovered
         self._seen: dict[SeenLease, float] = {}
+        self._losses = Losses(ttl, now)
         self._outages = writer.outages
 
     def forget(self) -> None:
@@ -53,11 +97,13 @@ class Recovery:
         after: ExpiredLease | None = None
         while True:
             expired_leases = await self._writer.submit(partial(self._expired_leases, after=after), Purpose.FIND_EXPIRED)
-            due = self._due(expired_leases)
+            whole = len(expired_leases) < self._limits.expired_seen_at_once
+            self._losses.note(expired_leases, whole=whole)
+            due = _suspects_first(expired_leases, self._due(expired_leases))
             for start in range(0, len(due), self._limits.recovered_at_once):
                 recovered += await self._recover(due[start : start + self._limits.recovered_at_once])
             met.update(map(_seen_lease, expired_leases))
-            if len(expired_leases) < self._limits.expired_seen_at_once:
+            if whole:
                 self._seen = {seen: since for seen, since in self._seen.items() if seen in met}
                 return recovered
             after = expired_leases[-1]
@@ -80,7 +126,7 @@ class Recovery:
     async def _recover(self, due: Sequence[ExpiredLease]) -> int:
         """Recover these leases. Those that the store did not recover are observed anew: another client of the database may have
         locked their rows, and their owner may wait for that lock too."""
-        outcomes = [self._decider.decide(_outcome(expired)) for expired in due]
+        outcomes = [self._decider.decide(_outcome(expired, self._losses.alone(expired))) for expired in due]
         stale = {expired.lease.id for expired in due}
         try:
             stale = set(await self._writer.submit(lambda store: store.recover(outcomes), Purpose.RECOVER))
@@ -100,7 +146,18 @@ def _seen_lease(expired: ExpiredLease) -> SeenLease:
     return expired.lease.id, expired.lease.token, expired.deadline
 
 
-def _outcome(expired: ExpiredLease) -> Outcome:
+def _suspects_first(expired_leases: Sequence[ExpiredLease], due: list[ExpiredLease]) -> list[ExpiredLease]:
+    """Return the leases that are due, those of sole suspects first, and none of an owner with one that is not due yet: once the others
+    are recovered, a supervisor that starts does not see that they ran."""
+    suspects = [expired for expired in expired_leases if expired.lease.expired_count >= SOLE_SUSPECT]
+    if not suspects:
+        return due
+    waiting = {expired.owner for expired in suspects if expired not in due}
+    due = [expired for expired in due if expired.owner not in waiting]
+    return sorted(due, key=lambda expired: expired.lease.expired_count < SOLE_SUSPECT)
+
+
+def _outcome(expired: ExpiredLease, alone: bool) -> Outcome:
     how = "is gone" if expired.owner_gone else "did not extend it"
-    message = f"the lease ended without an outcome: its owner {expired.owner} {how}"
-    return expired_lease_outcome(expired.lease, started=expired.started, deadline=expired.deadline, message=message)
+    message = f"the lease ended without an outcome: its owner {expired.owner}, which ran no other job, {how}"
+    return expired_lease_outcome(expired.lease, alone=alone, deadline=expired.deadline, message=message)

@@ -12,6 +12,7 @@ from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.shares import retries_limit
 from supervisor.engine.store_writer import Purpose, Writer
+from supervisor.engine.suspects import Suspects
 from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.stores.problems import Problem
 from supervisor.text.printable import printable
@@ -38,6 +39,7 @@ class SelfReport:
     _dispatcher: Dispatcher
     _decider: RetryDecider
     _unknown_handlers: UnknownHandlers
+    _suspects: Suspects
     _bus: events.Bus
     _ttl: float
     _now: Callable[[], float]
@@ -64,6 +66,7 @@ class SelfReport:
             "missing_handlers": self._unknown_handlers.missing()[:MAX_PROBLEMS],
             "held_retries": self._held_retries(),
             "spent_budgets": self._decider.spent_budgets(),
+            "runs_alone": self._suspects.alone,
         }
 
     def blocked(self) -> bool:

@@ -18,6 +18,7 @@ ABOUT: Mapping[str, Any] = {
     "missing_handlers": [],  # of jobs that it claimed lately
     "held_retries": [],  # queues that have as many retries in flight as they may
     "spent_budgets": [],  # queues whose budget of retries is used up
+    "runs_alone": None,  # the id of the suspect beside which no other job may start now
 }
 """The facts that a supervisor announces of itself, with the value of each until then."""
 

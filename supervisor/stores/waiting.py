@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from supervisor.jobs import JobState
-from supervisor.retry import SUSPECT
+from supervisor.retry import SOLE_SUSPECT, SUSPECT
 from supervisor.stores.problems import (
     Present,
     Row,
@@ -84,7 +84,7 @@ def _is_missing(job: Row, present: Present) -> bool:
 def _scheduled(job: Row, due_in: float, present: Present) -> str:
     now = f"or run it now with: supervisor jobs retry {job['id']}"
     if job["expired_count"] >= SUSPECT and not job["retries"]:
-        return _suspect()
+        return _suspect(job)
     when = f"in {format_duration(due_in)}, at {job['due_at']}"
     if not job["retries"]:
         if released := _claimed_without_handler(job, present):
@@ -103,9 +103,12 @@ def _claimed_without_handler(job: Row, present: Present) -> str:
     return lacks_handler(job["handler"], lacking[0]).text if lacking and job["max_retries"] is not None else ""
 
 
-def _suspect() -> str:
+def _suspect(job: Row) -> str:
+    sole = job["expired_count"] >= SOLE_SUSPECT
+    lost = "supervisors were lost" if sole else "its supervisor was lost"
+    how = "run one by one, and no other job starts beside one at first" if sole else "run one by one"
     return (
-        "its supervisor was lost while it ran, or might have run, so it is a suspect: suspects run one by one, and it waits for its "
+        f"{lost} while it ran, or might have run, so it is a suspect: suspects {how}, and it waits for its "
         "turn; wait, or cancel it if it is what ends supervisors"
     )
 
@@ -119,7 +122,12 @@ def _ready(job: Row, status: Row, present: Present) -> str:
             each, it = broken[0]
             return f"{name_of(each)}: {it['message']}: {it['what_to_do']}"
     if job["expired_count"] >= SUSPECT:
-        return _suspect()
+        return _suspect(job)
+    if able and all(each["runs_alone"] is not None for each in able):
+        return (
+            f"{name_of(able[0])} starts no other job beside job {able[0]['runs_alone']}, which may have ended supervisors, "
+            "until that has ended or has run for some time: wait, or cancel that job if it is what ends supervisors"
+        )
     queue = job["queue"]
     waiting = next(
         ((row["queue_size"], row["retry_queue_size"]) for row in status["queues"] if row["queue"] == queue), (0, 0)
@@ -192,4 +200,6 @@ def _in_flight(job: Row, present: Present) -> str | None:
         return f"{present.not_seen(mine)}; {what}"
     if any((worker.get("current_job") or {}).get("job_id") == job["id"] for worker in mine["workers"]):
         return None
+    if job["expired_count"] >= SUSPECT:
+        return _suspect(job)
     return f"{name_of(mine)} has claimed it, and starts it once a worker is free: wait"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -21,7 +21,10 @@ from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, SlotContext, State, W
 from supervisor.workers.task_slot import TaskSlot
 
 RETRY_SECONDS = 1.0
-"""After a worker for one job could not be started, until that job may have the next one."""
+"""After a worker for some jobs could not be started, until these may have the next one."""
+GROUPS, MAX_LEAVING = 10, 20
+"""The jobs of a worker that has crashed are run in so many groups, each in a worker of its own, as long as no more workers than this
+are leaving, as these are."""
 
 
 class AsyncOptions(NamedTuple):
@@ -71,7 +74,7 @@ class AsyncWorkers:
         present = [worker for worker in self.workers if not worker.leaving]
         for _ in range(self.options.workers - len(present) - self.reforks.waiting):
             try:
-                self._fork(self._backend, self.options.concurrency)
+                self._fork(self._backend, self.options.concurrency, self.options.concurrency // SHARE)
             except OSError as error:
                 how = ExitReport(0, start_error=f"its channels can't be opened: {reason(error)}").how
                 self._bus.emit(WorkerExited(0, 0, "crash", how, None))
@@ -79,27 +82,33 @@ class AsyncWorkers:
         for worker in present[self.options.workers :]:
             self._retire(worker)
 
-    def run_alone(self, lease: Lease) -> None:
-        """Run the job in a worker of its own, which exits after it."""
+    def run_apart(self, leases: list[Lease]) -> list[Lease]:
+        """Run these jobs in up to GROUPS workers of their own, which exit after them. Return those for which there is no room now.
+        The jobs of one that crashes are run apart again, so a job that crashes each time is soon alone, and is blamed."""
         assert self._listener is not None
         if self.stopping or self._backend is None:
-            self._listener.jobs_reclaimed([lease])
-            return
-        try:
-            slot = self._fork(self._backend, 1)
-        except OSError:
-            self._reclaim_later(lease)
-            return
-        slot.worker.leaving = True
-        slot.sole = lease
+            self._listener.jobs_reclaimed(leases)
+            return []
+        size = -(-len(leases) // GROUPS)
+        while leases and sum(worker.leaving for worker in self.workers) < MAX_LEAVING:
+            group, leases = leases[:size], leases[size:]
+            try:
+                worker = self._fork(self._backend, len(group), 0).worker
+            except OSError:
+                self._reclaim_later(group)
+                continue
+            worker.leaving = True
+            for slot, lease in zip(self._slots_of(worker), group, strict=True):
+                slot.sole = lease
+        return leases
 
     def stop(self) -> None:
         """Fork no more, and reclaim the jobs that wait for a worker of their own: they must not be left to their leases."""
         self.stopping = True
         self._reclaim()
 
-    def _reclaim_later(self, lease: Lease) -> None:
-        self._to_reclaim.append(lease)
+    def _reclaim_later(self, leases: Sequence[Lease]) -> None:
+        self._to_reclaim += leases
         if self.stopping:
             self._reclaim()
         else:
@@ -110,8 +119,9 @@ class AsyncWorkers:
         if leases and self._listener is not None:
             self._listener.jobs_reclaimed(leases)
 
-    def _fork(self, backend: WorkerBackend, concurrency: int) -> TaskSlot:
-        """Fork a worker, and return its first slot. Raises OSError if there are no channels."""
+    def _fork(self, backend: WorkerBackend, concurrency: int, ahead: int) -> TaskSlot:
+        """Fork a worker with slots for the jobs that it runs at once and so many ahead, and return the first slot. Raises OSError if
+        there are no channels."""
         assert self._listener is not None
         outcomes = GatheredOutcomes(self._listener, self.times)
         worker = AsyncWorker(
@@ -122,7 +132,7 @@ class AsyncWorkers:
         context = SlotContext(self, outcomes, self._bus, self.times, self._timer.time)
         quiet = context._replace(bus=_OneWorker(self._bus))  # one worker starts, not one for each slot
         first = TaskSlot(worker, context, self)
-        others = concurrency + concurrency // SHARE - 1
+        others = concurrency + ahead - 1
         self.slots.update((first, *(TaskSlot(worker, quiet, self) for _ in range(others))))
         return first
 
@@ -194,7 +204,7 @@ class AsyncWorkers:
         self.slots.remove(slot)
         slot.worker.free.pop(slot, None)
         if slot.sole is not None:
-            self._reclaim_later(slot.sole)
+            self._reclaim_later([slot.sole])
         if self._slots_of(slot.worker):
             return
         self.workers.remove(slot.worker)

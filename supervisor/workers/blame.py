@@ -6,6 +6,7 @@ import socket
 from typing import NamedTuple
 
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome
+from supervisor.retry import SUSPECT as SUSPECT_COUNT
 from supervisor.workers.interface import ExitReport, Reply
 
 HOST = socket.gethostname()
@@ -67,6 +68,11 @@ SUSPECT = KillReason("suspect")
 """An async worker has crashed that ran this job and others."""
 
 
+def suspected(lease: Lease) -> Lease:
+    """Return the lease of a job that may have crashed its worker, as one of a suspect: it runs again under it, in a smaller group."""
+    return lease._replace(expired_count=lease.expired_count + SUSPECT_COUNT)
+
+
 def outcome_of_cancelled(lease: Lease, reason: KillReason, reply: Reply, pid: int) -> Outcome:
     """Return the outcome of an async job that was cancelled for a reason to kill it, and has ended by that."""
     if reason.cause is None:
@@ -92,7 +98,9 @@ def exit_cause(
     """Return why a worker has exited. `reached` is the limit for which it was to exit, if it was `retiring`; `idle`
     is whether it ran no job."""
     if reason is SUSPECT:
-        return ExitCause("crash", f"{report.how}; any of its jobs may have done this, so each runs again alone")
+        return ExitCause(
+            "crash", f"{report.how}; any of its jobs may have done this, so they run again in smaller groups"
+        )
     if reason is not None:
         return ExitCause(reason.name, reason.message or report.how)
     if idle and report.exit_code == STATUS_LOWERED:
@@ -112,7 +120,7 @@ def outcome_at_exit(
             how += ": its CPU time is past rlimits.cpu"
         reason = KillReason("crash", Cause.CRASH, "WorkerCrashed", how)
     if reason.cause is None:
-        return Outcome(lease, Kind.RELEASED, took=ran, suspect=reason is SUSPECT)
+        return Outcome(lease, Kind.RELEASED, took=ran)
     message = reason.message if report.stuck is None else f"{reason.message}; its process is {report.how}"
     message += "".join(f"; {survivor} goes on, since the supervisor may not kill it" for survivor in report.survivors)
     failure = Failure(

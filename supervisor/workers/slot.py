@@ -342,7 +342,9 @@ class WorkerSlot:
         self.pool.slot_ended(self, with_job=culprit is not None)
         if self.sent:
             self._listener.jobs_reclaimed(list(self.sent))
-        if culprit is not None:
+        if culprit is not None and self.kill_reason is blame.SUSPECT:
+            self._listener.jobs_reclaimed([blame.suspected(culprit)])
+        elif culprit is not None:
             age = self._now() - self.heartbeat_at
             outcome = blame.outcome_at_exit(culprit, self.kill_reason, report, ran=ran, heartbeat_age=age)
             self._listener.jobs_ended([outcome])
@@ -370,7 +372,7 @@ def successes(leases: Sequence[Lease], times: Sequence[float], results: Sequence
     no, none = repeat(False), repeat(None)
     columns = (
         leases, repeat(Kind.SUCCEEDED), results, times, none, repeat(True), none, repeat(JobState.SUCCEEDED), repeat(0.0),
-        no, no, none, no,
+        no, no, none,
     )  # fmt: skip
     return [*map(tuple.__new__, repeat(Outcome), zip(*columns, strict=False))]
 

@@ -187,6 +187,13 @@ class Checks:
             if outcome.counted or outcome.state is JobState.FAILED:
                 suspected = outcome.lease.expired_count >= SOLE_SUSPECT
                 holds(suspected, "counted although it was no sole suspect:", outcome, record)
+                with_it = [run for run in self.runs.values() if (run.owner, run.end) == (record.owner, "vanished")]
+                holds(
+                    {run.id for run in with_it} <= {record.id},
+                    "counted although others ran beside it:",
+                    record,
+                    with_it,
+                )
             record.lost.add(record.token)
             self._change_state(owner, record, outcome)
             self.count["recovered"] += 1

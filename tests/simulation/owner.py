@@ -230,9 +230,10 @@ class Owner:
         keys = [(lease.id, lease.token) for lease in [*held, *sent]]
         holds(len(keys) == len(set(keys)), "a lease is in two places:", keys)
         if self.engine.committer.idle:
-            suspects = self.engine.fetcher._intake._suspects
+            suspects = self.engine.fetcher._intake.suspects
             ours = {id for id, _ in [*keys, *self.engine.committer._refused]}
             ours |= {lease.id for lease, _ in suspects._started if suspects.marking}
+            ours |= {lease.id for lease, _ in suspects._waiting}
             lost = [id for id in self.engine.leases._held if id not in ours]
             holds(not lost, "a lease is nowhere:", self, lost)
 

@@ -1,4 +1,4 @@
-"""A world without faults but one: in each round a single job kills every supervisor that runs it, among many innocent ones."""
+"""A world without faults but one: in each round some jobs kill every supervisor that runs them, among many innocent ones."""
 
 from __future__ import annotations
 
@@ -32,15 +32,25 @@ class PoisonedWorld(World):
             return "poison", self.random.choice([0.0, 0.01, 2.0, 40.0])
         return "ok", self.random.choice([0.001, 1.0, 20.0, 200.0])
 
+    def _row(self, name: str) -> EnqueueRow:
+        return EnqueueRow(name, "null", self.random.choice(QUEUES), 0, max_retries=self.random.choice([None, 0]))
+
     def _round(self) -> None:
         first = max(self.checks.records, default=0)
         names = ["fast"] * self.random.randint(3, 30)
-        names.insert(self.random.randint(0, len(names)), "hopeless")
-        self.add([EnqueueRow(name, "null", self.random.choice(QUEUES), 0) for name in names])
-        records = [record for id, record in self.checks.records.items() if id > first]
+        for _ in range(self.random.choice([1, 1, 2, 4])):
+            names.insert(self.random.randint(0, len(names)), "hopeless")
+        self.add([self._row(name) for name in names])
         give_up = self.clock.now + LONGEST_ROUND
-        while any(record.state not in TERMINAL for record in records):
+        fresh = self.random.choice([0, 0, 20])
+        while True:
+            records = [record for id, record in self.checks.records.items() if id > first]
+            if all(record.state in TERMINAL for record in records):
+                break
             self._go_on_for(20.0)
+            if fresh:
+                fresh -= 1
+                self.add([self._row("fast"), self._row(self.random.choice(["fast"] * 9 + ["hopeless"]))])
             holds(self.clock.now < give_up, "the jobs of a round do not end:", records)
         for record in records:
             if record.handler == "hopeless":

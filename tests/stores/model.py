@@ -185,7 +185,7 @@ class Model:
         recovered, failure = outcome.seen is not None, outcome.failure
         job.state, job.owner, job.result = outcome.state, None, outcome.result
         if outcome.kind is Kind.RELEASED:
-            job.expired_count += recovered and 1 + (job.started_at is not None)
+            job.expired_count += recovered and (2 if job.started_at is not None else job.expired_count < 2)
         elif failure is None or failure.cause is not Cause.LEASE_EXPIRED:
             job.expired_count = 0
         if not recovered:

@@ -431,7 +431,7 @@ def outcome(lease: Lease, how: str) -> Outcome:
 def recovery(expired_leases: ExpiredLease) -> Outcome:
     found = expired_lease_outcome(
         expired_leases.lease,
-        started=expired_leases.started,
+        alone=expired_leases.started,
         deadline=expired_leases.deadline,
         message="its owner is gone",
     )

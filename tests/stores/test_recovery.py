@@ -168,7 +168,7 @@ def test_the_row_of_an_owner_that_left_with_leases_goes_once_they_are_recovered(
 def test_a_release_by_recovery_adds_to_the_expired_count_and_counts_no_retry(factory, store):
     (id,) = put(store)
     other = factory.joined("two")
-    for expired_count, started in ((0, False), (1, True), (3, False), (4, False)):
+    for expired_count, started in ((0, False), (1, True), (3, False), (3, True), (5, False)):
         lease = take_one(store)
         store.extend([], TTL, [lease] if started else [])
         factory.clock.step(TTL)

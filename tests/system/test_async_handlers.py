@@ -214,7 +214,7 @@ def test_a_job_that_crashes_its_worker_ends_and_no_other_loses_a_retry(command: 
     for id in ids:
         innocent = command.until(id, "succeeded", timeout=60)
         assert (innocent["retries"], innocent["errors"]) == (0, [])
-    assert "any of its jobs may have done this, so each runs again alone" in run.log
+    assert "any of its jobs may have done this, so they run again in smaller groups" in run.log
 
 
 def test_a_killed_worker_is_replaced_and_its_jobs_run_again(command: Command, start: Any) -> None:

@@ -153,6 +153,15 @@ def it_is_a_suspect(command: Command) -> int:
     return id
 
 
+def a_sole_suspect_is_tried(command: Command) -> int:
+    command.write(config="workers: {count: 2}\n", plugins=PLUGIN)
+    suspect = command.enqueue("slow")
+    _sql(command, f"update jobs set expired_count = 14 where id = {suspect}")
+    serve(command, "workers: {count: 2}\n")
+    wait_for(lambda: command.status()["supervisors"][0]["runs_alone"] == suspect)
+    return command.enqueue("noop")
+
+
 def all_workers_are_busy(command: Command) -> int:
     serve(command)
     busy(command)
@@ -233,6 +242,7 @@ REASONS: dict[Callable[[Command], int], tuple[str, str]] = {
     it_waits_for_the_budget: ("the retry budget of queue default is used up", ""),
     retries_have_their_share: ("as many retries of queue default run as retry.max_in_flight allows", ""),
     it_is_a_suspect: ("suspects run one by one, and it waits for its turn", ""),
+    a_sole_suspect_is_tried: ("starts no other job beside job 1, which may have ended supervisors", ""),
     all_workers_are_busy: ("the only worker that may run it is busy, the longest with job 1 (slow) for", ""),
     workers_fail_to_start: ("workers fail as soon as they start (0 of 1 run); the last one exited with status 7", "workers"),
     a_hook_hangs_in_the_workers: ("supervisor_worker_started of ", "worker_start"),

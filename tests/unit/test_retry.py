@@ -153,12 +153,12 @@ def test_a_release_counts_nothing() -> None:
 
 
 @given(st.integers(0, 10), st.booleans())
-def test_an_expired_lease_is_a_failed_attempt_only_of_a_sole_suspect_that_was_started(
-    expired_count: int, started: bool
+def test_an_expired_lease_is_a_failed_attempt_only_of_a_sole_suspect_that_was_alone(
+    expired_count: int, alone: bool
 ) -> None:
     suspect = lease()._replace(expired_count=expired_count)
-    outcome = expired_lease_outcome(suspect, started=started, deadline=7, message="gone")
-    assert outcome.kind is (Kind.FAILED if started and expired_count >= 4 else Kind.RELEASED)
+    outcome = expired_lease_outcome(suspect, alone=alone, deadline=7, message="gone")
+    assert outcome.kind is (Kind.FAILED if alone and expired_count >= 4 else Kind.RELEASED)
     assert outcome.seen == 7
 
 

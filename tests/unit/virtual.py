@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from itertools import count
 from types import MappingProxyType
 from typing import Any
 
@@ -166,6 +167,7 @@ class Virtual:
         groups: Mapping[str, Any] = MappingProxyType({}), **settings: Any,
     ) -> None:  # fmt: skip
         self.loop = VirtualLoop()
+        self._lost = count()
         self.suspended = 0.0
         self.wall = Wall(self.loop)
         self.store = store if store is not None else MemoryStore(clock=self.wall)
@@ -212,12 +214,12 @@ class Virtual:
         other.join(owner, "there", 2)
         other.announce(Presence("running", [{"pid": 1, "state": "idle", "current_job": None}], 1))
 
-    def lose(self, *ids: int, times: int = 1) -> None:
+    def lose(self, *ids: int, times: int = 1, queue: str = "default") -> None:
         """Another supervisor claims and starts these jobs, and is lost: once or several times in a row."""
-        for time in range(times):
+        for _ in range(times):
             other = MemoryStore(state=self.store.state)  # type: ignore[attr-defined]
-            other.join(f"lost-{time}", "there", 2)
-            leases = other.claim([ClaimRequest("default", 100, 100, 100, 100)], 30.0, lambda handler, queue: Policy())
+            other.join(f"lost-{next(self._lost)}", "there", 2)
+            leases = other.claim([ClaimRequest(queue, 100, 100, 100, 100)], 30.0, lambda handler, queue: Policy())
             assert {lease.id for lease in leases} == set(ids)
             other.extend(leases, 30.0, leases)
             other.leave()

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Outcome, Tier
-from supervisor.retry import ADD, KEEP, RESET, expired_count_change
+from supervisor.retry import ADD, KEEP, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import LEFT, STATES
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import DeadLetterRecord, JobRecord, MemoryState
@@ -43,7 +43,8 @@ class Settles:
         if job is None or (outcome.seen is not None and job.lease_until != outcome.seen):
             return False
         state, now = STATES[code_of_state(outcome)], self._state.now()
-        counts = {RESET: 0, KEEP: job.expired_count, ADD: job.expired_count + 1 + (job.started_at is not None)}
+        added = job.expired_count < SUSPECT if job.started_at is None else 2
+        counts = {RESET: 0, KEEP: job.expired_count, ADD: job.expired_count + added}
         changes: dict[str, Any] = {"state": state, "owner": None, "result": outcome.result}
         changes["expired_count"] = counts[expired_count_change(outcome)]
         if outcome.seen is None:

@@ -18,7 +18,7 @@ from supervisor.jobs import (
     Lease,
     Outcome,
 )
-from supervisor.retry import KEEP, RESET, expired_count_change
+from supervisor.retry import KEEP, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import DELIVERED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.postgres.connection import NOW, Connection, array, packed
 from supervisor.stores.postgres.counts import Counts
@@ -53,7 +53,7 @@ DISPOSE = f"""
     due_at = coalesce({NOW} + it.delay, due_at), tier = case it.counted when 1 then 1 else tier end,
     age = case it.counted when 1 then coalesce({NOW} + it.delay, age) else age end,
     expired_count = case it.expiry when {RESET} then 0 when {KEEP} then expired_count
-      else expired_count + 1 + (started_at is not null)::int end,
+      else expired_count + case when started_at is null then (expired_count < {SUSPECT})::int else 2 end end,
     finished_at = case when it.state >= {SUCCEEDED} then {NOW} end,
     started_at = coalesce({NOW} - (it.took * 1e6)::bigint, started_at)
   from json_to_recordset($1::json) as it(id bigint, token bigint, took float8, result text, seen bigint, state smallint,

@@ -17,7 +17,7 @@ from supervisor.jobs import (
     Lease,
     Outcome,
 )
-from supervisor.retry import KEEP, RESET, expired_count_change
+from supervisor.retry import KEEP, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.records import (
     MAX_ATTEMPTS_KEPT,
@@ -53,7 +53,7 @@ DISPOSE = f"""
     settled = iif(it.seen is null, jobs.token, jobs.settled), retries = retries + it.counted,
     due_at = coalesce(it.due, due_at), tier = iif(it.counted, 1, tier), age = iif(it.counted, coalesce(it.due, age), age),
     expired_count = case it.expiry when {RESET} then 0 when {KEEP} then expired_count
-      else expired_count + 1 + (started_at is not null) end,
+      else expired_count + iif(started_at is null, expired_count < {SUSPECT}, 2) end,
     finished_at = it.finished, started_at = coalesce(cast(?1 - it.took * 1e6 as integer), started_at)
   from (
     select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token, json_extract(value, '$[2]') as took,

@@ -10,6 +10,7 @@ from supervisor.config.settings import WorkerSettings
 from supervisor.engine.limit_watch import MEMORY_INTERVAL, LimitWatch
 from supervisor.events import WorkerWarning
 from supervisor.jobs import Cause, Kind
+from supervisor.retry import SUSPECT
 from supervisor.workers.async_workers import AsyncOptions
 from supervisor.workers.interface import Reply
 from supervisor.workers.task_slot import TaskSlot
@@ -206,8 +207,8 @@ def test_several_jobs_of_an_async_worker_past_the_hard_limit_are_suspects() -> N
     here.timer.advance(2 * MEMORY_INTERVAL)
     assert process.killed == [False]
     process.die(signal="SIGKILL")
-    assert here.failed() == [] and sorted(here.released()) == [1, 2]
-    assert all(outcome.suspect for outcome in here.received.outcomes)
+    assert here.received.outcomes == []
+    assert sorted((lease.id, lease.expired_count) for lease in here.received.reclaimed) == [(1, SUSPECT), (2, SUSPECT)]
     assert here.warnings() == ["its worker had 150MB, workers.max_memory_hard is 100MB; killed"]
 
 

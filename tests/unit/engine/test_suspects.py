@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from supervisor.engine.suspects import TRIAL_SECONDS
+import pytest
+
+from supervisor.engine.suspects import HELD_SECONDS, TRIAL_SECONDS
+from supervisor.jobs import Policy
 from supervisor.retry import SOLE_SUSPECT, SUSPECT
+from supervisor.stores.memory.store import MemoryStore
+from supervisor.stores.records import ClaimRequest
 from tests.unit.virtual import Virtual
 
 
@@ -138,6 +143,92 @@ def test_suspects_that_wait_are_due_again_one_after_the_other() -> None:
     ids = here.enqueue(*["work"] * 50)
     here.lose(*ids)
     here.serve()
-    here.loop.advance(0.1)
+    here.loop.advance(HELD_SECONDS + 0.5)
     waiting = [job["due_at"] for id in ids if (job := here.store.get(id)) is not None and job["state"] == "scheduled"]
     assert len(waiting) == len(set(waiting)) == 49
+
+
+def test_a_sole_suspect_is_not_blamed_if_another_job_ran_beside_it() -> None:
+    here = Virtual()
+    (id,) = here.enqueue("work")
+    here.lose(id, times=2)
+    (fresh,) = here.enqueue("work")
+    here.lose(id, fresh)
+    assert errors(here, id) == errors(here, fresh) == []
+    here.store.cancel([fresh])
+    here.lose(id)
+    assert errors(here, id) == ["lease_expired"]
+
+
+def test_a_sole_suspect_is_not_blamed_if_another_supervisor_was_lost_with_its_own() -> None:
+    here = Virtual()
+    (id,) = here.enqueue("work")
+    here.lose(id, times=2)
+    (other,) = here.enqueue("work", queue="other")
+    for owner, queue in (("one", "default"), ("two", "other")):
+        store = MemoryStore(state=here.store.state)  # type: ignore[attr-defined]
+        store.join(owner, "there", 2)
+        leases = store.claim([ClaimRequest(queue, 1, 1, 1, 100)], 30.0, lambda handler, queue: Policy())
+        store.extend(leases, 30.0, leases)
+        store.leave()
+    here.loop.create_task(here.engine.recover())
+    assert errors(here, id) == errors(here, other) == []
+    assert here.state(id) == here.state(other) == "ready"
+
+
+def test_nothing_starts_beside_a_sole_suspect_during_its_trial() -> None:
+    here = Virtual(workers=3)
+    (id,) = here.enqueue("work")
+    here.lose(id, times=2)
+    fresh = here.enqueue("work", "work")
+    here.serve()
+    here.loop.advance(2 * TRIAL_SECONDS - 1.0)
+    assert running(here) == {id} and [here.state(each) for each in fresh] == ["ready"] * 2
+    here.loop.advance(2.0)
+    assert running(here) == {id, *fresh}
+
+
+def test_others_start_as_soon_as_a_sole_suspect_has_ended() -> None:
+    here = Virtual(workers=2)
+    (id,) = here.enqueue("work")
+    here.lose(id, times=2)
+    fresh = here.enqueue("work", "work")
+    here.serve()
+    here.loop.advance(0.5)
+    finish(here, id)
+    here.loop.advance(0.01)
+    assert running(here) == {*fresh}
+
+
+def test_a_sole_suspect_waits_for_what_runs_but_not_for_ever() -> None:
+    here = Virtual(workers=2)
+    (id,) = here.enqueue("work", queue="other")
+    here.lose(id, times=2, queue="other")
+    here.store.pause("other", True)
+    (busy,) = here.enqueue("work")
+    here.serve()
+    next(slot for slot in here.pool.workers.values() if slot.sent).process.start_next()  # type: ignore[attr-defined]
+    here.store.pause("other", False)
+    here.notify()
+    here.loop.advance(2 * TRIAL_SECONDS - 1.0)
+    assert running(here) == {busy}
+    here.loop.advance(2.0)
+    assert running(here) == {busy, id}
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_many_long_jobs_run_again_soon_and_do_not_keep_others_waiting(losses: int) -> None:
+    """As after a machine has failed, once or twice."""
+    here = Virtual(workers=25)
+    ids = here.enqueue(*["work"] * 20)
+    here.lose(*ids, times=losses)
+    fresh = here.enqueue(*["work"] * 5)
+    here.serve()
+    started: set[int] = set()
+    for second in range(45):
+        here.loop.advance(1.0)
+        started |= running(here)
+        assert {*fresh} <= started or second < 3 * losses * TRIAL_SECONDS
+        for process in here.backend.forked:
+            process.listener.heartbeat()
+    assert len(started & {*ids}) >= 45 / (losses * TRIAL_SECONDS) - 2

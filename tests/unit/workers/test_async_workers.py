@@ -78,7 +78,7 @@ def test_outcomes_that_come_together_are_passed_on_together(listener: Listener) 
 
 
 def test_a_job_that_can_get_no_worker_of_its_own_is_given_back_later(workers: AsyncWorkers, listener: Listener) -> None:
-    workers.run_alone(LEASE)
+    assert workers.run_apart([LEASE]) == []
     assert listener.reclaimed == []
     ((delay, callback, args),) = workers._timer.later  # type: ignore[attr-defined]
     callback(*args)
@@ -86,10 +86,10 @@ def test_a_job_that_can_get_no_worker_of_its_own_is_given_back_later(workers: As
 
 
 def test_at_the_end_it_is_given_back_at_once(workers: AsyncWorkers, listener: Listener) -> None:
-    workers.run_alone(LEASE)
+    workers.run_apart([LEASE])
     workers.stop()
     assert listener.reclaimed == [LEASE]
-    workers.run_alone(LEASE)
+    workers.run_apart([LEASE])
     assert listener.reclaimed == [LEASE, LEASE]
 
 
@@ -106,3 +106,24 @@ def test_a_worker_is_replaced_for_its_memory_only_if_that_has_grown(
     )
     workers.job_done(worker)
     assert bool(retired) is replaced
+
+
+def test_the_jobs_of_a_worker_that_has_crashed_run_in_ten_groups_each_in_a_worker_of_its_own(
+    workers: AsyncWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forked: list[list[Any]] = []
+
+    def fork(backend: Any, concurrency: int, ahead: int) -> Any:
+        worker = SimpleNamespace(leaving=False)
+        slots = [SimpleNamespace(worker=worker, sole=None) for _ in range(concurrency)]
+        workers.workers.append(worker)  # type: ignore[arg-type]
+        forked.append(slots)
+        return slots[0]
+
+    monkeypatch.setattr(workers, "_fork", fork)
+    monkeypatch.setattr(workers, "_slots_of", lambda worker: next(it for it in forked if it[0].worker is worker))
+    assert workers.run_apart([LEASE._replace(id=id) for id in range(100)]) == []
+    assert [[slot.sole.id for slot in slots] for slots in forked] == [[*range(n, n + 10)] for n in range(0, 100, 10)]
+    assert workers.run_apart([LEASE._replace(id=id) for id in range(11)]) == []
+    assert [len(slots) for slots in forked[10:]] == [2] * 5 + [1]
+    assert len(workers.run_apart([LEASE] * 9)) == 5, "no more than 20 such workers at once"
