@@ -16,13 +16,20 @@ an index, since that is faster than by name: LEASE_ID and the constants beside i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
+
+from supervisor.text.printable import printable
 
 MAX_RETRIES = 1000
+MAX_PROGRESS = 1 << 62
+MAX_PROGRESS_MESSAGE = 200  # characters
+LOGGER = "job"
+"""The name of the logger of `Job.log`."""
 
 
 class JobState(StrEnum):
@@ -81,13 +88,33 @@ class Policy(NamedTuple):
     heartbeat_timeout: float | None = 30.0
 
 
+class Progress(NamedTuple):
+    """How far a job has come, as it reported itself."""
+
+    done: int | float
+    total: int | float | None = None
+    message: str | None = None
+
+
+class JobReporter(Protocol):
+    """The receiver of what jobs report of themselves: the worker, or a command that runs a handler."""
+
+    def progressed(self, job: Job) -> None:
+        """Receive a new `last_progress`. It may be called a million times a second."""
+
+    def logged(self, job: Job, level: int, message: str) -> None: ...
+
+
 class Job:
     """The argument of a handler. `id` is the same at every attempt: use it as the idempotency key."""
 
-    __slots__ = ("_cancelled", "attempt", "handler", "headers", "id", "payload", "priority", "queue")
+    __slots__ = ("_cancelled", "_progress", "attempt", "handler", "headers", "id", "payload", "priority", "queue")
 
     _cancelled: bool
     """Set only once the job is cancelled."""
+    _progress: Progress
+    """Set only once the job has reported it."""
+    _reporter: ClassVar[JobReporter | None] = None
 
     def __init__(
         self,
@@ -112,8 +139,62 @@ class Job:
         """Whether the job was cancelled while it runs. Its worker is killed after the handler's `cancel_grace`."""
         return getattr(self, "_cancelled", False)
 
+    def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
+        """Report how far the job has come, for `supervisor status` and `jobs show`. It may be called as often as you like, from any
+        thread of the worker; what is shown is up to two seconds old. `message` is cut at 200 characters.
+
+        Raises TypeError or ValueError if `done` or `total` is no number, or is negative or not finite.
+        """
+        self._progress = Progress(
+            _amount("done", done),
+            None if total is None else _amount("total", total),
+            None if message is None else printable(str(message)[:MAX_PROGRESS_MESSAGE])[:MAX_PROGRESS_MESSAGE],
+        )
+        if Job._reporter is not None:
+            Job._reporter.progressed(self)
+
+    @property
+    def last_progress(self) -> Progress | None:
+        """The progress that this attempt has reported last."""
+        return getattr(self, "_progress", None)
+
+    def log(self, message: str, *arguments: Any, level: int = logging.INFO) -> None:
+        """Log a message of the job, whatever plugins have configured. The arguments are put into it as `logging` does."""
+        if Job._reporter is None:
+            logging.getLogger(LOGGER).log(level, message, *arguments)
+        else:
+            Job._reporter.logged(self, level, _message(message, arguments))
+
     def __repr__(self) -> str:
         return f"Job(id={self.id}, handler={self.handler!r}, attempt={self.attempt}, queue={self.queue!r})"
+
+
+def report_jobs_to(reporter: JobReporter | None) -> JobReporter | None:
+    """Have all jobs of this process report to the `reporter`; return the one before."""
+    before, Job._reporter = Job._reporter, reporter
+    return before
+
+
+def _message(message: Any, arguments: tuple[Any, ...]) -> str:
+    """Return the message with its arguments. As with `logging`, no mistake in them fails the job."""
+    try:
+        return str(message) % arguments if arguments else str(message)
+    except Exception as error:
+        return f"unreadable log message {str(message)!r}: {type(error).__name__}: {error}"
+
+
+def _amount(name: str, value: Any) -> int | float:
+    if type(value) is int and 0 <= value <= MAX_PROGRESS:
+        return value
+    try:
+        if isinstance(value, str | bytes):
+            raise TypeError
+        amount = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError(f"progress: {name}: expected a number, got {value!r}") from None
+    if not 0 <= amount <= MAX_PROGRESS:
+        raise ValueError(f"progress: {name}: expected a number from 0 to 2**62, got {value!r}")
+    return int(amount) if amount.is_integer() else amount
 
 
 @dataclass(frozen=True, slots=True)

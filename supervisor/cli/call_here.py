@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -13,12 +14,13 @@ import click
 
 from supervisor.cli.context import UserMistake, current_context, echo
 from supervisor.cli.exit_codes import FATAL, INTERRUPTED
+from supervisor.cli.job_output import progress_line
 from supervisor.cli.render import print_block
 from supervisor.cli.standard_streams import STDERR, STDOUT
 from supervisor.client.client import enqueue_row
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
-from supervisor.jobs import Job
+from supervisor.jobs import Job, report_jobs_to
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
@@ -33,6 +35,7 @@ from supervisor.workers.child.record_handler import RecordHandler
 from supervisor.workers.child.stdio import flush_streams, install_streams
 
 NO_ID = 0  # no job of a store has it
+PROGRESS_INTERVAL = 1.0  # seconds
 
 
 def call_here(settings: Settings, handler: str, payload: object) -> int | None:
@@ -75,8 +78,13 @@ def _call(settings: Settings, job: Job) -> str:
         hint = f": {': '.join(nothing)}" if nothing else did_you_mean_or_all(job.handler, sorted(plugins.handlers))
         raise UserMistake(f"handler {job.handler!r}: no plugin has it{hint}")
     records.job = job
-    with _interruptible():
-        return run_alone(plugins, job, settings.limits.result)
+    report_jobs_to(records)
+    try:
+        with _interruptible():
+            return run_alone(plugins, job, settings.limits.result)
+    finally:
+        report_jobs_to(None)
+        records.print_progress()
 
 
 def _print_failure(report: SourceReport, level: str) -> None:
@@ -109,8 +117,23 @@ class _TerminalRecords(RecordHandler):
         super().__init__(level, STDERR, "")
         self._stream = sys.stderr
         self._text = TextFormat(current_context().mask)
+        self._progressed: Job | None = None
+        self._printed_at = float("-inf")
+        self.logged = self.log_for
 
-    def _send(self, level: int, level_name: str, logger: str, message: str, trace: str) -> None:
+    def progressed(self, job: Job) -> None:
+        self._progressed = job
+        if time.monotonic() - self._printed_at >= PROGRESS_INTERVAL:
+            self.print_progress()
+
+    def print_progress(self) -> None:
+        """Print the last progress, unless it is printed already."""
+        job, self._progressed = self._progressed, None
+        if job is not None and (progress := job.last_progress) is not None:
+            self._printed_at = time.monotonic()
+            echo(f"progress: {progress_line(progress._asdict())}", err=True)
+
+    def _send(self, level: int, level_name: str, logger: str, message: str, trace: str, of: Job | None = None) -> None:
         record = logging.LogRecord(logger, level, "", 0, message, None, None)
         record.levelname, record.fields = level_name, {"traceback": trace}
         self._stream.write(f"{self._text.format(record)}\n")

@@ -18,7 +18,7 @@ from supervisor.events import SinkMissing
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import OperatorResult
-from supervisor.text.units import format_duration
+from supervisor.text.units import counted, format_duration
 
 COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead letter", "missing sinks", "last error")
 FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "max_retries", "dead_letter")
@@ -56,13 +56,25 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
     times = {name: f"{job[name]}  ({(due if name == 'due_at' else ago)(job[name])})" for name in TIMES if job.get(name)}
     waiting = current_context().mask(job.get("waiting_because") or "")
     missing = ", ".join(job["missing_sinks"])
-    print_fields({**fields, "missing_sinks": missing, **times, "waiting_because": waiting})
+    progress = job["progress"] and f"{progress_line(job['progress'])}  ({ago(job['progress']['at'])})"
+    print_fields({**fields, "missing_sinks": missing, **times, "progress": progress, "waiting_because": waiting})
     for name in ("headers", "payload", "result"):
         if job.get(name) not in (None, {}):
             print_heading(name)
             print_block(orjson.dumps(job[name], option=orjson.OPT_INDENT_2).decode())
     for error in job.get("errors") or []:
         _print_error(error)
+    if log := job["log"]:
+        print_heading(f"log of attempt {log['attempt']}")
+        left_out = [f"... {counted(log['skipped'], 'line')} left out ..."] if log["skipped"] else []
+        print_block(current_context().mask("\n".join([*left_out, *log["lines"]])))
+
+
+def progress_line(progress: Mapping[str, Any]) -> str:
+    """Return the progress of a job as text, such as `3/10 (30%) converting`."""
+    done, total = progress["done"], progress["total"]
+    share = "" if total is None else f"/{total:,} ({done / total:.0%})" if total else f"/{total:,}"
+    return f"{done:,}{share} {progress['message'] or ''}".rstrip()
 
 
 def print_missing_sinks(settings: Settings, sinks: Sequence[dict[str, Any]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from supervisor.cli.context import UserMistake, echo, load_settings
+from supervisor.cli.follow import follow
 from supervisor.cli.job_output import change_jobs, print_job, print_jobs
 from supervisor.cli.options import (
     COUNT,
@@ -20,7 +21,7 @@ from supervisor.cli.options import (
     name_of,
     read_with,
 )
-from supervisor.cli.store_access import use_store
+from supervisor.cli.store_access import opened_store, use_store
 from supervisor.cli.wait import wait
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
@@ -68,13 +69,21 @@ def list_jobs(state: str | None, queue: str | None, handler: str | None, limit: 
 @jobs.command()
 @config_option
 @click.argument("id", type=COUNT)
+@click.option("--follow", "follows", is_flag=True, help="Print its state, its progress and what it logs until it ends.")
 @json_option
-def show(id: int, as_json: bool) -> None:
-    """Show everything about one job, and why it does not run."""
+def show(id: int, follows: bool, as_json: bool) -> int | None:
+    """Show everything about one job, and why it does not run.
+
+    With --follow, the exit code is 0 if it succeeded, and 1 if it failed or was cancelled.
+    """
+    if follows:
+        with opened_store(load_settings()) as store:
+            return follow(store, id, as_json)
     found = use_store(load_settings(), lambda store: [*with_reasons(store, filter(None, [store.get(id)]))])
     if not found:
         raise UserMistake(f"no job {id}")
     print_job(found[0], as_json)
+    return None
 
 
 jobs.add_command(wait)

@@ -7,8 +7,9 @@ from typing import Any
 import click
 
 from supervisor.cli.context import echo, load_settings
+from supervisor.cli.job_output import progress_line
 from supervisor.cli.options import config_option, json_option
-from supervisor.cli.render import print_heading, print_json, print_table
+from supervisor.cli.render import clipped, print_heading, print_json, print_table
 from supervisor.cli.store_access import use_store
 from supervisor.stores.problems import Present, problems
 from supervisor.text.units import counted, format_duration
@@ -19,7 +20,7 @@ SINK_COLUMNS = ("sink", "dead letters", "supervisors")
 SINK_KEYS = ("sink", "pending", "supervisors")
 MAX_SHOWN = 30
 """The queues, and the problems, that `status` shows."""
-WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for")
+WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for", "progress")
 
 
 @click.command()
@@ -111,4 +112,5 @@ def _worker_row(worker: dict[str, Any], age: float) -> list[Any]:
         job.get("handler"),
         job["retry_count"] + 1 if "retry_count" in job else None,
         format_duration(running + age) if running is not None else None,
+        clipped(progress_line(job["progress"])) if job.get("progress") else None,
     ]

@@ -205,10 +205,13 @@ class Committer:
         """Write the batch and, in the same commit, start marks of running jobs, except of very short ones, which end before it."""
         self._under_way += 1
         running, ttl = self._leases.to_mark(MARK_AFTER), self._leases.ttl
+        reports = self._leases.reports.of(batch) if self._leases.reports.held else None
 
         def settle(store: Store) -> _Settled:
             stale, locked = _settle_unlocked(store, batch)
             at = self._now()
+            if reports:
+                store.keep_reports(reports)
             if running:
                 store.extend((), ttl, running)
             return _Settled(frozenset(stale), locked, at)
@@ -255,6 +258,8 @@ class Committer:
             self._report_stale(leases)
             batch = [outcome for outcome in batch if outcome.lease.id not in stale]
         self._leases.drop([outcome[OUTCOME_LEASE] for outcome in batch])
+        if self._leases.reports.held:
+            self._leases.reports.ended([outcome.lease for outcome in batch])
         if batch:
             age = self._now() - at
             self._bus.emit(JobsSettled(batch, age))

@@ -15,6 +15,7 @@ from supervisor.engine.current_config import CurrentConfig, emit_plugin_events
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.fetcher import Fetcher, Intake
+from supervisor.engine.job_reports import JobReports
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.limit_watch import LimitWatch
@@ -65,7 +66,7 @@ class Coordinator:
         self.changes, self.tasks, self._executor = asyncio.Event(), BackgroundTasks(loop), executor
         self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
         self.config = config = CurrentConfig(settings, reports)
-        self.leases, self.buffers = leases, buffers = Leases(writer, pool, ttl), JobBuffers(config)
+        self.leases, self.buffers = leases, buffers = Leases(writer, pool, ttl, JobReports(loop)), JobBuffers(config)
         self.unknown_handlers = unknown = UnknownHandlers(config, pool, writer, bus, now, limits)
         decider = RetryDecider(config, buffers, random, now)
         self.committer = committer = Committer(
@@ -91,8 +92,8 @@ class Coordinator:
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,
             SinkWatch(writer, bus, now), clock, self.tasks,
         )  # fmt: skip
-        self.jobs_ended, self.jobs_reclaimed = committer.jobs_ended, self.fetcher.jobs_reclaimed
-        self.recover, self.prune = self.recovery.recover_all, pruner.prune
+        self.jobs_ended, self.job_wrote, self.prune = committer.jobs_ended, leases.job_wrote, pruner.prune
+        self.recover, self.jobs_reclaimed = self.recovery.recover_all, self.fetcher.jobs_reclaimed
         self.maintain, self.announce, self.blocked = maintenance.run, announcer.announce, self.self_report.blocked
 
     @property
@@ -271,6 +272,9 @@ class Coordinator:
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
             self._loop.remove_reader(notification_fd)
+        if reports := self.leases.reports.changes():  # of lines that were read after the outcome
+            keep = self.writer.submit(lambda store: store.keep_reports(reports), Purpose.ANNOUNCE)
+            keep.add_done_callback(report_error)
         self.writer.submit(_leave, Purpose.LEAVE).add_done_callback(report_error)
         if await self.writer.close(timeout):
             self._store.close()

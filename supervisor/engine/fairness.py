@@ -21,7 +21,7 @@ from supervisor.jobs import (
     LEASE_TIER,
     Lease,
     Tier,
-)
+)  # fmt: skip
 from supervisor.retry import SUSPECT
 from supervisor.stores.records import Waiting
 from supervisor.workers.run_times import RunTimes
@@ -120,14 +120,12 @@ class QueueBuffer:
         self._paid &= sent
 
     def take_out(self, ids: set[int]) -> list[Lease]:
-        taken: list[Lease] = []
         self.earned -= ids
-        for tier in (self.urgent, self.retries, self.fresh):
-            if any(lease.id in ids for lease in tier):
-                kept = [lease for lease in tier if lease.id not in ids]
-                taken += [lease for lease in tier if lease.id in ids]
-                tier.clear()
-                tier.extend(kept)
+        taken = [lease for lease in self.jobs() if lease.id in ids]
+        for tier in (self.urgent, self.retries, self.fresh) if taken else ():
+            kept = [lease for lease in tier if lease.id not in ids]
+            tier.clear()
+            tier.extend(kept)
         return taken
 
     def jobs(self) -> list[Lease]:
@@ -186,27 +184,24 @@ class QueueBuffers:
         bucket by it, and if there are still too many the others, which start with all their tokens again."""
         for may_forget in (lambda tokens: tokens.full, lambda tokens: True):
             if len(self.by_queue) > MAX_BUFFERS:
-                self.by_queue = {
-                    queue: buffer
-                    for queue, buffer in self.by_queue.items()
-                    if len(buffer) or queue in left or not may_forget(buffer.tokens)
-                }
+                known = self.by_queue.items()
+                self.by_queue = {q: it for q, it in known if len(it) or q in left or not may_forget(it.tokens)}
 
     def only_retries_wait(self) -> bool:
         """Return whether some queue has nothing but retries here: fresh jobs that come now would wait for all of them."""
         return any(buffer.retries and not buffer.fresh for buffer in self._with_jobs.values())
 
-    # in and out
-
     def add(self, leases: Sequence[Lease]) -> None:
         for queue, of_queue in groupby(leases, itemgetter(LEASE_QUEUE)):
-            self._filled(queue).add(of_queue)
+            buffer = self._with_jobs[queue] = self.of(queue)
+            buffer.add(of_queue)
         self.has_new = True
         self._count += len(leases)
 
     def requeue(self, leases: Sequence[Lease]) -> None:
         for queue in dict.fromkeys(lease.queue for lease in leases):
-            self._filled(queue).requeue([lease for lease in leases if lease.queue == queue])
+            buffer = self._with_jobs[queue] = self.of(queue)
+            buffer.requeue([lease for lease in leases if lease.queue == queue])
         self._count += len(leases)
 
     def in_turn(self, workers: int, with_retries: Callable[[], Counter[str]]) -> Iterator[Lease]:
@@ -247,11 +242,6 @@ class QueueBuffers:
                 self._with_jobs[queue] = buffer
         while self._with_jobs and not len(self._with_jobs[next(iter(self._with_jobs))]):
             self._with_jobs.popitem(last=False)
-
-    def _filled(self, queue: str) -> QueueBuffer:
-        """Return the buffer of a queue that gets jobs."""
-        buffer = self._with_jobs[queue] = self.of(queue)
-        return buffer
 
     def take_out(self, ids: set[int]) -> list[Lease]:
         taken = [lease for buffer in self.by_queue.values() for lease in buffer.take_out(ids)]

@@ -44,8 +44,10 @@ class LeaseKeeper:
 
     def start(self) -> None:
         self._timer = self._loop.call_later(self._leases.ttl / 3, self._extend_again)
+        self._leases.reports.on_change = lambda: self._tasks.start(self._extend_reporting())
 
     def stop(self) -> None:
+        self._leases.reports.stop()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -58,6 +60,9 @@ class LeaseKeeper:
 
     async def _extend(self) -> None:
         self.give_up(await self._leases.extend(), "extend")
+
+    async def _extend_reporting(self) -> None:
+        self.give_up(await self._leases.extend_reporting(), "extend")
 
     def check_if_few(self) -> None:
         if 0 < len(self._leases) <= self._limits.checked_leases:
@@ -97,6 +102,7 @@ class LeaseKeeper:
             return
         self._buffers.take_out(lost)
         self._leases.drop(lost)
+        self._leases.reports.ended(lost)
         killed: dict[int, HeldExit] = {}  # by job
         for lease in lost:
             slot = self._pool.slot_of(lease.id)

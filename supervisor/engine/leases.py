@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from supervisor.engine.job_reports import JobReports
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.jobs import LEASE_ID, LEASE_PAYLOAD, LEASE_TOKEN, OUTCOME_LEASE, Lease, Outcome
+from supervisor.stores.job_reports import JobReport
+from supervisor.stores.protocol import Store
+from supervisor.workers.interface import Written
 from supervisor.workers.pool import Pool
 
 LeaseKey = tuple[int, int]
@@ -21,8 +25,9 @@ class Leases:
     they may have expired meanwhile.
     """
 
-    def __init__(self, writer: Writer, pool: Pool, ttl: float) -> None:
+    def __init__(self, writer: Writer, pool: Pool, ttl: float, reports: JobReports) -> None:
         self.ttl = ttl
+        self.reports = reports
         self.bytes = 0
         self.checked_since_gap = True
         self._writer = writer
@@ -30,6 +35,7 @@ class Leases:
         self._held: dict[int, Lease] = {}
         self._marked: dict[int, Lease] = {}  # by job: those that ran when marks were last written, which have theirs
         self._extending: asyncio.Future[list[int]] | None = None
+        self._reporting: asyncio.Future[list[int]] | None = None
         self._checking: asyncio.Future[list[LeaseKey]] | None = None
 
     def __len__(self) -> int:
@@ -74,6 +80,9 @@ class Leases:
             or (ours is not None and ours[LEASE_TOKEN] == lease[LEASE_TOKEN])
         ]
 
+    def job_wrote(self, lease: Lease, written: Written) -> None:
+        self.reports.wrote(lease, written, is_held=self.holds(lease))
+
     def of_same_jobs(self, leases: Iterable[Lease]) -> list[Lease]:
         """Return the leases that are held for the same jobs, under any token."""
         return [self._held[lease[LEASE_ID]] for lease in leases if lease[LEASE_ID] in self._held]
@@ -111,6 +120,18 @@ class Leases:
         stale = set(await self._extending)
         return [lease for lease in leases if lease.id in stale and self.holds(lease)]
 
+    async def extend_reporting(self) -> list[Lease]:
+        """Do the same for the leases of jobs that have reported something, with the reports. It never takes the place of `extend`: all
+        other leases may need that just now."""
+        if self._reporting is not None and not self._reporting.done():
+            return []
+        leases, reports, ttl = self.reports.leases(), self.reports.changes(), self.ttl
+        if not reports:
+            return []
+        self._reporting = self._writer.submit(lambda store: _extend(store, leases, ttl, reports), Purpose.EXTEND)
+        stale = set(await self._reporting)
+        return [lease for lease in leases if lease.id in stale and self.holds(lease)]
+
     async def check(self) -> tuple[list[Lease], list[int]]:
         """Return the leases held here that are not ours in the store any more (cancelled, taken over), and the ids of jobs whose
         lease is ours in the store but is not held here, since the answer to their claim was lost."""
@@ -122,6 +143,11 @@ class Leases:
         lost = [lease for id, lease in before.items() if ours.get(id) != lease.token and self.holds(lease)]
         known = self._held.keys() | before.keys()
         return lost, [id for id in ours if id not in known]
+
+
+def _extend(store: Store, leases: Sequence[Lease], ttl: float, reports: Sequence[JobReport]) -> list[int]:
+    store.keep_reports(reports)
+    return store.extend(leases, ttl, leases) if leases else []
 
 
 def _bytes(leases: Iterable[Lease]) -> int:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from supervisor.config.settings import RetentionSettings
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState, Lease, Outcome
+from supervisor.stores.job_reports import JobReport
 from supervisor.stores.records import (
     ClaimRequest,
     DeadLetter,
@@ -91,6 +92,10 @@ class Settles(Protocol):
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
         """Set the deadlines of `leases` to now + ttl, and start marks for `started`, which need not be among them; return the
         stale ids. A job whose row another session has locked may be left unchanged, and is not stale."""
+
+    def keep_reports(self, reports: Sequence[JobReport]) -> None:
+        """Keep the reports of jobs whose last claim they are of; the time of the progress is now. What is None is left as it is.
+        The report of a job whose row another session has locked may be left out."""
 
     def held(self) -> list[tuple[int, int]]:
         """Return (id, token) of every lease that this owner has in the store."""

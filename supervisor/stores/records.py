@@ -13,6 +13,7 @@ import orjson
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, Failure, JobState, Lease, Outcome, Policy
 from supervisor.stores.codes import CODES
+from supervisor.stores.job_reports import shown_log, shown_progress
 from supervisor.stores.limits import MAX_TIME
 from supervisor.text.printable import printable
 from supervisor.text.strict_json import NotJSON, decode
@@ -26,7 +27,6 @@ Candidate = TypeVar("Candidate")
 
 Resolve = Callable[[str, str], Policy]
 """The policy of a handler's jobs in a queue."""
-PAGE_JOBS, PAGE_CHARACTERS = 200, 1_000_000
 
 
 class EnqueueRow(NamedTuple):
@@ -353,6 +353,9 @@ class Shown(NamedTuple):
     expired_count: int
     owner: str | None
     lease_until: int | None
+    progress: str | None = None
+    progress_at: int | None = None
+    log: str | None = None
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
@@ -377,6 +380,8 @@ def job_dict(job: Shown) -> dict[str, Any]:
         "dead_letter": job.dead_letter,
         "missing_sinks": list(job.missing_sinks),
         "expired_count": job.expired_count,
+        "progress": shown_progress(job.progress, job.progress_at),
+        "log": shown_log(job.log),
         "lease": {"owner": job.owner, "until": iso(job.lease_until)} if job.state == JobState.IN_FLIGHT else None,
     }
 
@@ -387,13 +392,3 @@ def readable(text: str) -> Any:
         return decode(text)
     except NotJSON:
         return text
-
-
-def in_pages(ids: list[int], read: Callable[[list[int]], tuple[int, list[dict[str, Any]]]]) -> Iterator[dict[str, Any]]:
-    """Yield the jobs with these ids. `read` gets up to PAGE_JOBS of the ids; it returns how many of them it has read, at least one,
-    and those of the jobs that exist."""
-    start = 0
-    while start < len(ids):
-        count, jobs = read(ids[start : start + PAGE_JOBS])
-        yield from jobs
-        start += count

@@ -47,7 +47,7 @@ class TransferredDeadLetter(NamedTuple):
 
 class TransferredJob(NamedTuple):
     """A job with all that a store keeps of it, coded as in rows: see `codes`. The texts are as stored. `attempts` are
-    (at, record), oldest first."""
+    (at, record), oldest first; `report` is (progress, its time, log)."""
 
     id: int
     age: int
@@ -70,6 +70,7 @@ class TransferredJob(NamedTuple):
     result: str | None
     attempts: Sequence[tuple[int, str]] = ()
     dead_letter: TransferredDeadLetter | None = None
+    report: tuple[str | None, int | None, str | None] = (None, None, None)
 
 
 class TransferRecord(NamedTuple):
@@ -301,13 +302,13 @@ def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool
 
 
 def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]] = ()) -> TransferredJob:
-    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter."""
-    *job, state, due_at, tries, owed, accepted = row
+    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter and by its report."""
+    *job, state, due_at, tries, owed, accepted, progress, progress_at, log = row
     dead_letter = None
     if state is not None:  # lists that another program may have written, in a form that every store takes
         sinks = [sinks_text(sinks_of(text)) for text in (owed, accepted)]
         dead_letter = TransferredDeadLetter(state, due_at, tries, *sinks)
-    return TransferredJob._make([*job, attempts, dead_letter])
+    return TransferredJob._make([*job, attempts, dead_letter, (progress, progress_at, log)])
 
 
 def counts_of(jobs: Iterable[TransferredJob]) -> Counter[tuple[int, str, int]]:

@@ -17,7 +17,7 @@ MAX_LISTED = 100_000
 @dataclass(frozen=True, slots=True)
 class EnqueuedJob:
     """A job as it is now. `delay` is the seconds from its enqueueing until it was due first, 0 without `delay` or `at`; `due_at` is when
-    it is due now. `state`, `attempt`, `result` and `errors` are those of its JSON."""
+    it is due now. `state`, `attempt`, `result`, `errors` and `progress` are those of its JSON."""
 
     id: int
     handler: str
@@ -32,6 +32,7 @@ class EnqueuedJob:
     attempt: int
     result: Any
     errors: tuple[Mapping[str, Any], ...]
+    progress: Mapping[str, Any] | None = None
 
 
 def enqueued_job(shown: Mapping[str, Any], delay: float | None = None) -> EnqueuedJob:
@@ -51,6 +52,7 @@ def enqueued_job(shown: Mapping[str, Any], delay: float | None = None) -> Enqueu
         attempt=shown["attempt"],
         result=shown["result"],
         errors=tuple(shown["errors"]),
+        progress=shown["progress"],
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -11,8 +13,9 @@ from typing import Any, TypeVar
 from supervisor.config.settings import Settings
 from supervisor.engine.claim_planner import Demand
 from supervisor.errors import JobFailed
-from supervisor.jobs import Job, JobState, Kind, Lease, Outcome, Tier
+from supervisor.jobs import LOGGER, Job, JobState, Kind, Lease, Outcome, Progress, Tier, report_jobs_to
 from supervisor.retry import decide
+from supervisor.stores.job_reports import JobReport, progress_text
 from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import EnqueueRow, failure_record, options_text, overlaid, readable
@@ -25,6 +28,7 @@ from supervisor.workers.interface import Reply
 from supervisor.workers.slot import outcome_of_failed
 
 SEEN_AT_ONCE = 1000
+MAX_PROGRESS_KEPT = 100_000
 Answer = TypeVar("Answer")
 
 
@@ -40,6 +44,14 @@ class InlineWorker:
         self._turn = 0
         self.raised: dict[int, BaseException | None] = {}
         """The exceptions of the last attempts of jobs that failed, by id."""
+        self.progress: deque[Progress] = deque(maxlen=MAX_PROGRESS_KEPT)
+
+    def progressed(self, job: Job) -> None:
+        if job.last_progress is not None:
+            self.progress.append(job.last_progress)
+
+    def logged(self, job: Job, level: int, message: str) -> None:
+        logging.getLogger(LOGGER).log(level, "%s", message)
 
     def run_to_end(self, row: EnqueueRow) -> Any:
         """Run all attempts of a job that is in no store, and return its result. Raises JobFailed."""
@@ -91,6 +103,7 @@ class InlineWorker:
         headers = None if lease.headers is None else decode_object(lease.headers, "headers")
         job = Job(lease.id, lease.handler, decode(lease.payload), lease.attempt, lease.queue, headers, lease.priority)
         wrappers, limit = self._handlers.wrappers(), self._settings.limits.result
+        before = report_jobs_to(self)
         try:
             result = _outside_of_loops(is_async, partial(alone.run_attempt, handler, is_async, wrappers, job, limit))
             outcome = Outcome(lease, Kind.SUCCEEDED, result=None if result == "null" else result, took=0.0)
@@ -102,6 +115,11 @@ class InlineWorker:
             outcome = outcome_of_failed(lease, Reply(lease.id, failed.kind, 0.0, None, failed.error), os.getpid())
         except alone.Interrupted as interrupted:
             raise interrupted.__cause__ or interrupted from None
+        finally:
+            report_jobs_to(before)
+            if job.last_progress is not None:
+                report = JobReport(lease.id, lease.token, progress_text(lease.attempt, job.last_progress), None)
+                self._store.keep_reports([report])
         return decide(outcome, lambda: 1.0, dead_letters=self._settings.dlq.enabled)
 
 

@@ -15,7 +15,7 @@ from supervisor.client.client import Options, enqueue_row
 from supervisor.client.replacement import Replacement, replace_stores
 from supervisor.config.settings import Settings
 from supervisor.errors import JobFailed
-from supervisor.jobs import Job, JobState
+from supervisor.jobs import Job, JobState, Progress
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import EnqueueRow
@@ -93,6 +93,11 @@ class JobRunner:
             return enqueue_row(self._settings, {**job_of(self._settings, handler, arguments, named), **options})
         payload = _payload(*arguments, **named)
         return enqueue_row(self._settings, {"handler": handler, "payload": payload, **options})
+
+    @property
+    def progress(self) -> list[Progress]:
+        """All progress that jobs have reported in the process of the test, in this order: tuples of done, total and message."""
+        return list(self._worker.progress)
 
     # --- the jobs that were enqueued
 

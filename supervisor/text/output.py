@@ -10,3 +10,10 @@ def wait_for_room(fd: int) -> None:
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     poll.poll()
+
+
+def has_room(fd: int) -> bool:
+    """Return whether `fd`, if it is a pipe, takes PIPE_BUF bytes now."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))

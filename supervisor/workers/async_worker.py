@@ -6,134 +6,20 @@ orders of the slots to the process. There are more slots than jobs that may run 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from supervisor.jobs import LEASE_ID, Cause, Lease
 from supervisor.workers.blame import BESIDE, SUSPECT, KillReason, blocked_loop, broken_channel, not_ready
 from supervisor.workers.gathered_outcomes import GatheredOutcomes
-from supervisor.workers.interface import (
-    AsyncJobs,
-    ExitReport,
-    Reply,
-    Timer,
-    WorkerBackend,
-    WorkerListener,
-    Written,
-)
+from supervisor.workers.interface import ExitReport, Reply, Timer, WorkerBackend, Written
 from supervisor.workers.overdue import LOOK_AGAIN, Blame, Overdue
 from supervisor.workers.sent_ahead import SentAhead
-
-if TYPE_CHECKING:
-    from supervisor.workers.loop_reports import LoopState
+from supervisor.workers.worker_task import WorkerTask
 
 LOOK_SECONDS = 0.001
 """For so long, what was seen of the permits holds: to look takes all that are left from the worker, and writes them again."""
-
-
-class TaskListener(WorkerListener, Protocol):
-    """The slot of a task."""
-
-    kill_reason: KillReason | None
-    started: float
-
-    def reclaim(self) -> None: ...
-    def succeeded(self, now: float) -> None:
-        """Note that the job has succeeded; its outcome is passed on together with others."""
-
-    def others_succeeded(self) -> None:
-        """Note that jobs of any slots of the worker have succeeded."""
-
-    def stop_emitting_exit(self) -> None:
-        """Emit no event at the exit: another slot of the worker does."""
-
-
-class WorkerTask:
-    """Implements WorkerProcess: one of the jobs that an async worker may run at once."""
-
-    def __init__(self, worker: AsyncWorker, listener: TaskListener) -> None:
-        self.listener = listener
-        self.lease: Lease | None = None
-        self.taken = False  # its permit, as far as known
-        self.frame = 0  # of the worker
-        self.retired = False
-        self.killing: asyncio.TimerHandle | None = None
-        self.job_cancelled = False
-        self.cancel_grace = worker.cancel_grace
-        self._slot_frame = 0
-        self._worker = worker
-
-    @property
-    def pid(self) -> int | None:
-        return self._worker.process.pid
-
-    @property
-    def doing(self) -> str:
-        return self._worker.process.doing
-
-    @property
-    def async_jobs(self) -> AsyncJobs:
-        return self._worker.process.async_jobs
-
-    @property
-    def loop_state(self) -> LoopState:
-        return self._worker.process.loop_state
-
-    def send(self, frame: int, leases: Sequence[Lease]) -> None:
-        (self.lease,) = leases
-        self.taken = False
-        self._slot_frame = frame
-        self.frame = self._worker.send(self, self.lease)
-
-    def reclaim(self) -> Mapping[int, int]:
-        if self.lease is None or self.taken or not self._worker.reclaim(self):
-            return {}
-        self.lease = None
-        return {self._slot_frame: 1}
-
-    def untaken(self) -> int:
-        return int(self.lease is not None and not self.taken and self._worker.is_untaken(self))
-
-    def drain(self) -> None:
-        self._worker.process.drain()
-
-    def correct(self, right: int) -> None:
-        pass
-
-    def kill(self, *, with_stack: bool = False) -> None:
-        self._worker.stop(self, with_stack=with_stack)
-
-    def cancel_job(self, grace: float | None) -> None:
-        """Note that the job was cancelled, and its grace: the kill of the slot, which follows, cancels the task."""
-        self.job_cancelled = self.lease is not None
-        self.cancel_grace = self._worker.cancel_grace if grace is None else grace
-
-    @property
-    def undisturbed(self) -> bool:
-        """Whether nobody wants the end of the job."""
-        return not (self.retired or self.killing or self.job_cancelled or self.listener.kill_reason)
-
-    def retire(self, *, cancelled: bool = False) -> None:
-        self.retired = True
-        self._worker.task_retired(self)
-
-    def cpu_seconds(self) -> float | None:
-        return self._worker.process.cpu_seconds()
-
-    def memory(self) -> int | None:
-        return self._worker.process.memory()
-
-    def ended(self) -> Lease | None:
-        """Note that the job has an outcome, and return it."""
-        lease, self.lease = self.lease, None
-        self.job_cancelled, self.cancel_grace = False, self._worker.cancel_grace
-        if self.killing is not None:
-            self.killing.cancel()
-            self.killing = None
-            self.loop_state.task_ended(self.frame)
-        return lease
 
 
 class AsyncWorker:
@@ -178,10 +64,6 @@ class AsyncWorker:
     @property
     def idle(self) -> bool:
         return not self._busy
-
-    @property
-    def takes_jobs(self) -> bool:
-        return self.room > 0
 
     @property
     def room(self) -> int:

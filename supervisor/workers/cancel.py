@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from supervisor.jobs import Lease
-from supervisor.workers.async_worker import WorkerTask
 from supervisor.workers.blame import LEASE_LOST
 from supervisor.workers.interface import Timer
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import State, WorkerSlot
+from supervisor.workers.worker_task import WorkerTask
 
 
 def cancel(pool: Pool, slot: WorkerSlot, grace: float | None, timer: Timer) -> None:

@@ -17,7 +17,7 @@ class GatheredOutcomes:
 
     def __init__(self, listener: PoolListener, times: RunTimes) -> None:
         self.times = times
-        self.jobs_reclaimed = listener.jobs_reclaimed
+        self.jobs_reclaimed, self.job_wrote = listener.jobs_reclaimed, listener.job_wrote
         self.plugins_reported = listener.plugins_reported
         self._listener = listener
         self._outcomes: list[Outcome] | None = None

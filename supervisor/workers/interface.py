@@ -51,13 +51,35 @@ class WorkerRecord(NamedTuple):
     handler: str | None = None
     attempt: int | None = None
 
+    @property
+    def text(self) -> str:
+        return f"{self.level_name} {self.logger}: {self.message}\n{self.traceback}".rstrip("\n")
 
-Written = OutputLines | WorkerRecord
+
+class WorkerProgress(NamedTuple):
+    """The progress of a job, as its worker reports it. `number` grows with each report of the worker, since they may overtake each
+    other."""
+
+    job_id: int
+    attempt: int
+    number: int
+    done: int | float
+    total: int | float | None
+    message: str | None
 
 
-def output_event(number: int, pid: int, written: Written, recent: Iterable[Lease]) -> WorkerOutput | WorkerLogged:
-    """Return the event for what a worker wrote that has run the jobs `recent`, the last one first."""
-    lease = next((lease for lease in recent if lease.id == written.job_id), None)
+Written = OutputLines | WorkerRecord | WorkerProgress
+
+
+def writer_of(written: Written, recent: Iterable[Lease]) -> Lease | None:
+    """Return which of the jobs that a worker has run, the last one first, has written this; None if that is unknown."""
+    return next((lease for lease in recent if lease.id == written.job_id), None)
+
+
+def output_event(
+    number: int, pid: int, written: OutputLines | WorkerRecord, lease: Lease | None
+) -> WorkerOutput | WorkerLogged:
+    """Return the event for what a worker wrote; `lease` is that of the job."""
     if isinstance(written, WorkerRecord):  # its code may have made up the job
         about = (None, None, None) if lease is None else (lease.id, lease.handler, lease.attempt)
         return WorkerLogged(number, pid, *written[:-3], *about)
@@ -218,6 +240,7 @@ class PoolListener(Protocol):
     """The receiver of the pool's events: the engine."""
 
     def jobs_ended(self, outcomes: list[Outcome]) -> None: ...
+    def job_wrote(self, lease: Lease, written: Written) -> None: ...
     def jobs_reclaimed(self, leases: list[Lease]) -> None:
         """Receive jobs that were sent and not started, to be sent again. The pool may be in the middle of its workers."""
 

@@ -16,8 +16,9 @@ from collections.abc import Iterator
 
 import orjson
 
+from supervisor.jobs import MAX_PROGRESS, MAX_PROGRESS_MESSAGE
 from supervisor.text.printable import printable, shortened
-from supervisor.workers.interface import WorkerRecord
+from supervisor.workers.interface import WorkerProgress, WorkerRecord
 
 LAST, MORE = b"@", b"+"
 MAX_TEXT = 64 * 1024  # characters of a message, and of a traceback
@@ -27,11 +28,12 @@ MAX_UNFINISHED = 16  # records: of threads and programs that write at the same t
 MAX_UNFINISHED_BYTES = 2 * MAX_BYTES
 _PART = select.PIPE_BUF - 128  # for the token, the key, the size and the newline
 _TYPES = ((int,), (str,), (str,), (str,), (str,), (int, type(None)), (str, type(None)), (int, type(None)))
+_PROGRESS_TYPES = ((int,), (int,), (int,), (int, float), (int, float, type(None)), (str, type(None)))
 _LEVEL_NAME = re.compile(r"[A-Za-z0-9_-]{1,20}")
 _MAX_LEVEL = 1 << 31
 
 
-def lines_of(record: WorkerRecord, token: bytes, key: str) -> Iterator[bytes]:
+def lines_of(record: WorkerRecord | WorkerProgress, token: bytes, key: str) -> Iterator[bytes]:
     """Yield the lines, each to be written by one call. No other record that is on its way may have this key."""
     data = orjson.dumps([_bounded(field) if isinstance(field, str) else field for field in record])
     for at in range(0, len(data), _PART):
@@ -53,7 +55,7 @@ class RecordJoiner:
     def __init__(self) -> None:
         self._unfinished: dict[bytes, list[bytes]] = {}
 
-    def add(self, line: bytes) -> WorkerRecord | None:
+    def add(self, line: bytes) -> WorkerRecord | WorkerProgress | None:
         """Return the record that ends in this line, which begins after the token; None if another part follows. Raises NoRecord."""
         key, size, part = (*line[1:].split(b" ", 2), b"", b"")[:3]
         parts = self._unfinished.pop(key, [])
@@ -76,19 +78,31 @@ class RecordJoiner:
             held -= len(self._unfinished.pop(next(iter(self._unfinished)))) * _PART
 
 
-def _decoded(data: bytes) -> WorkerRecord:
+def _decoded(data: bytes) -> WorkerRecord | WorkerProgress:
     try:
         fields = orjson.loads(data)
     except ValueError:
         raise NoRecord from None
-    if type(fields) is not list or len(fields) != len(_TYPES):
-        raise NoRecord
-    if not all(type(field) in types for field, types in zip(fields, _TYPES, strict=True)):
+    if _have_types(fields, _PROGRESS_TYPES):
+        return _progress(WorkerProgress(*fields))
+    if not _have_types(fields, _TYPES):
         raise NoRecord
     record = WorkerRecord(*fields)
     if not 0 <= record.level < _MAX_LEVEL:
         raise NoRecord
     return record._replace(level_name=_level_name(record), logger=record.logger[:MAX_NAME].replace("\n", "\\n"))
+
+
+def _have_types(fields: object, expected: tuple[tuple[type, ...], ...]) -> bool:
+    if type(fields) is not list or len(fields) != len(expected):
+        return False
+    return all(type(field) in types for field, types in zip(fields, expected, strict=True))
+
+
+def _progress(it: WorkerProgress) -> WorkerProgress:
+    if not (0 <= it.done <= MAX_PROGRESS and 0 <= (it.total or 0) <= MAX_PROGRESS):
+        raise NoRecord
+    return it._replace(message=None if it.message is None else printable(it.message)[:MAX_PROGRESS_MESSAGE])
 
 
 def _level_name(record: WorkerRecord) -> str:

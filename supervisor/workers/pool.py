@@ -10,7 +10,14 @@ from supervisor.jobs import Cause, Lease
 from supervisor.plugins.reports import SourceReport
 from supervisor.workers.async_workers import AsyncWorkers
 from supervisor.workers.blame import LINGERING, SHUTDOWN, KillReason
-from supervisor.workers.interface import PoolListener, Timer, WorkerBackend, Written, output_event
+from supervisor.workers.interface import (
+    PoolListener,
+    Timer,
+    WorkerBackend,
+    WorkerProgress,
+    Written,
+    output_event,
+)  # fmt: skip
 from supervisor.workers.limits import Limits, limits_of
 from supervisor.workers.slot import State, WorkerSlot
 from supervisor.workers.worker_group import OTHERS, PRESENT, PoolState, WorkerGroup
@@ -180,4 +187,5 @@ class Pool(PoolState):
         self.bus.emit(ForkserverExited(pid, how))
 
     def forkserver_output(self, written: Written) -> None:
-        self.bus.emit(output_event(0, 0, written, ()))
+        if not isinstance(written, WorkerProgress):  # a plugin has made it up
+            self.bus.emit(output_event(0, 0, written, None))

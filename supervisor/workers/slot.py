@@ -29,13 +29,21 @@ from supervisor.jobs import (
 )  # fmt: skip
 from supervisor.text.units import counted
 from supervisor.workers import blame
-from supervisor.workers.interface import ExitReport, PoolListener, Reply, WorkerBackend, Written, output_event
+from supervisor.workers.interface import (
+    ExitReport,
+    PoolListener,
+    Reply,
+    WorkerBackend,
+    WorkerProgress,
+    Written,
+    output_event,
+    writer_of,
+)  # fmt: skip
 from supervisor.workers.limits import Limits
 from supervisor.workers.reply_check import REPEATED, ReplyCheck
 from supervisor.workers.run_times import FRAME_BYTES, FRAME_JOBS, FRAME_SECONDS, RunTimes
 
 MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
-
 REPLY_JOB_ID: Final = 0  # a field of replies that the hot path takes by index
 
 
@@ -302,8 +310,11 @@ class WorkerSlot:
             self.heartbeat_at = self._now()
 
     def output(self, written: Written) -> None:
-        recent = chain(self.sent, *reversed(self._ended))
-        self._bus.emit(output_event(self.number, self.process.pid or 0, written, recent))
+        lease = writer_of(written, chain(self.sent, *reversed(self._ended)))
+        if lease is not None:
+            self._listener.job_wrote(lease, written)
+        if not isinstance(written, WorkerProgress):
+            self._bus.emit(output_event(self.number, self.process.pid or 0, written, lease))
 
     def warn(self, message: str) -> None:
         self._bus.emit(WorkerWarning(self.number, self.process.pid or 0, message))
@@ -334,7 +345,7 @@ class WorkerSlot:
             return
         self.stuck = report.stuck
         self.reclaim()
-        ran = self._now() - self.started
+        ran, age = self._now() - self.started, self._now() - self.heartbeat_at
         culprit = self.sent.popleft() if self.sent else None
         retiring, idle = self.state is State.RETIRING, culprit is None
         ended_by = blame.exit_cause(report, self.kill_reason, self.reached, retiring=retiring, idle=idle)
@@ -342,18 +353,16 @@ class WorkerSlot:
         self.pool.slot_ended(self, with_job=culprit is not None)
         if self.sent:
             self._listener.jobs_reclaimed(list(self.sent))
-        if culprit is not None and self.kill_reason is blame.SUSPECT:
-            self._listener.jobs_reclaimed([blame.suspected(culprit)])
-        elif culprit is not None:
-            age = self._now() - self.heartbeat_at
-            outcome = blame.outcome_at_exit(culprit, self.kill_reason, report, ran=ran, heartbeat_age=age)
-            self._listener.jobs_ended([outcome])
         blamed = None if self.kill_reason is blame.SUSPECT else culprit
+        if blamed is not None:
+            outcome = blame.outcome_at_exit(blamed, self.kill_reason, report, ran=ran, heartbeat_age=age)
+            self._listener.jobs_ended([outcome])
+        elif culprit is not None:
+            self._listener.jobs_reclaimed([blame.suspected(culprit)])
         job = (None, None, None) if blamed is None else (blamed.id, blamed.handler, ran)
         self.emit_exit(WorkerExited(self.number, report.pid, *ended_by, *job))
-        during = "no job" if culprit is None else f"job {culprit.id} ({culprit.handler})"
         for survivor in report.survivors:
-            self.warn(blame.SURVIVES.format(survivor, during))
+            self.warn(blame.SURVIVES.format(survivor, f"job {culprit.id} ({culprit.handler})" if culprit else "no job"))
         if self.stuck is not None:
             self.warn(blame.STUCK.format(self.stuck))
         self._listener.workers_changed()
@@ -364,9 +373,6 @@ def _queues_of_retries(leases: Iterable[Lease]) -> list[str]:
     return [lease[LEASE_QUEUE] for lease in leases if lease[LEASE_RETRIES]]
 
 
-_CAUSES = {"rejected": Cause.REJECTED, "timeout": Cause.TIMEOUT, "unknown": Cause.UNKNOWN_HANDLER}
-
-
 def successes(leases: Sequence[Lease], times: Sequence[float], results: Sequence[str | None]) -> list[Outcome]:
     """Hot path: each is built from the fields of Outcome in their order, without Python code for each."""
     no, none = repeat(False), repeat(None)
@@ -375,6 +381,9 @@ def successes(leases: Sequence[Lease], times: Sequence[float], results: Sequence
         no, no, none,
     )  # fmt: skip
     return [*map(tuple.__new__, repeat(Outcome), zip(*columns, strict=False))]
+
+
+_CAUSES = {"rejected": Cause.REJECTED, "timeout": Cause.TIMEOUT, "unknown": Cause.UNKNOWN_HANDLER}
 
 
 def outcome_of_failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:

@@ -7,11 +7,12 @@ from typing import Protocol
 
 from supervisor.events import WorkerExited
 from supervisor.jobs import Lease
-from supervisor.workers.async_worker import AsyncWorker, WorkerTask
+from supervisor.workers.async_worker import AsyncWorker
 from supervisor.workers.blame import outcome_of_cancelled
 from supervisor.workers.interface import Reply
 from supervisor.workers.limits import Limits
 from supervisor.workers.slot import SlotContext, SlotOwner, State, WorkerSlot
+from supervisor.workers.worker_task import WorkerTask
 
 NO_LIMITS = Limits(None, None)
 """The limits of a worker are checked for all its slots together."""
@@ -35,10 +36,10 @@ class TaskSlot(WorkerSlot):
         self.backend = worker.backend
 
     def has_room(self) -> bool:
-        return not self.sent and self.state is State.READY and self.worker.takes_jobs
+        return not self.sent and self.state is State.READY and self.worker.room > 0
 
     def frame_for(self, in_turn: Iterator[Lease], limit: int) -> list[Lease]:
-        return super().frame_for(in_turn, 1 if self.worker.takes_jobs else 0)
+        return super().frame_for(in_turn, int(self.worker.room > 0))
 
     def send(self, leases: Sequence[Lease]) -> None:
         self.worker.free.pop(self, None)

@@ -5,7 +5,8 @@ forkserver → supervisor    Importing, then Ready; Forked (with a pidfd), NotFo
 supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE; for async
                            workers the jobs of a line have the numbers from `frame` on, one each: [CANCEL, number] or
                            [JOB_CANCELLED, number] cancels the task of one; a line without jobs is a reminder to take permits
-worker → supervisor        READY or ["not ready", reason], then one outcome a line: [id, µs, result] or [id, µs, kind, error];
+worker → supervisor        READY or ["not ready", reason], then one outcome a line: [id, µs, result] or [id, µs, kind, error], or
+                           [id, µs, "ok", {"result": result}] of a job that has written something;
                            before and after these, ["doing", text] names what it begins: a hook, an import
 
 Payloads, headers and results are JSON text inside JSON: the supervisor never decodes them.
@@ -17,6 +18,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from struct import pack, unpack
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
@@ -34,6 +36,8 @@ NO_MORE = b"[]"
 CANCEL, JOB_CANCELLED = "cancel", "job cancelled"
 PERMIT_BYTES = 4  # of an async worker: the number of the job
 KINDS = frozenset({"failed", "rejected", "retry", "timeout", "unknown"})
+WROTE: Mapping[str, Any] = MappingProxyType({"wrote": True})
+"""In place of an error, for a success of a job that has written something: its output is read before the outcome is passed on."""
 MAX_MEMORY = 1 << 52  # bytes: no machine can address more
 
 
@@ -288,11 +292,15 @@ def _each_outcome(rows: Iterable[Any], max_result: int, most: float) -> Iterator
                     continue
             else:
                 job_id, took, kind, error = row
+                if kind == "ok" and error.keys() == {"result"}:
+                    for outcome in _each_outcome([[job_id, took, error["result"]]], max_result, most):
+                        yield outcome._replace(error=dict(WROTE))
+                    continue
                 if type(job_id) is int and type(took) is int and kind in KINDS and _is_error(error):
                     seconds = took * 1e-6 if 0 <= took <= most else _bounded(took, most)
                     yield new(Reply, (job_id, kind, seconds, None, error))
                     continue
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, AttributeError):
             pass
         raise Broken(f"expected an outcome, got {_beginning(row)}")
 
@@ -360,6 +368,14 @@ def _one_by_one(block: bytes) -> Iterator[Any]:
             yield orjson.loads(line)
         except ValueError:
             raise Broken(f"expected an outcome, got {line[:80]!r}") from None
+
+
+def with_output(line: bytes) -> bytes:
+    """Return the line of an outcome with a note that the job has written something, unless it has failed."""
+    if line.endswith(b"}]\n"):
+        return line
+    job_id, took, result = line[1:-2].split(b",", 2)
+    return b'[%b,%b,"ok",{"result":%b}]\n' % (job_id, took, result)
 
 
 def encode_failure(job_id: int, took: int, kind: str, error: Mapping[str, Any]) -> bytes:

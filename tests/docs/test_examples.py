@@ -157,6 +157,12 @@ def _place_order(plugin: Loaded) -> None:
         assert jobs.job(id)["headers"] == {"parent": 7}  # type: ignore[index]
 
 
+def _convert_video(plugin: Loaded) -> None:
+    job = Job(7, "convert", {"file": "a.mp4"})
+    plugin.manager.handlers["convert"].function(job)
+    assert job.last_progress == (100_000, 100_000, "converting")
+
+
 def _send_mail(plugin: Loaded) -> None:
     logger = plugin.names["logger"]
     lines: list[str] = []
@@ -293,6 +299,7 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "guides/handlers.md:plugins/reports.py": _report,
     "guides/timeouts.md:plugins/crawl.py": _crawl,
     "guides/timeouts.md:plugins/transcode.py": _transcode,
+    "guides/handlers.md:plugins/video.py": _convert_video,
     "guides/handlers.md:plugins/mail.py": _send_mail,
     "guides/handlers.md:plugins/dice.py": _roll,
     "guides/handlers.md:plugins/convert.py": _convert,

@@ -271,6 +271,12 @@ class Checks:
             state = job["state"] if job["state"] not in ("ready", "scheduled") else WAITING
             holds(state == record.state, "state in the store:", job["state"], record)
             holds(job["retries"] == record.retries, "retries in the store:", job["retries"], record)
+            if state == "succeeded":
+                report = job["progress"]
+                holds(
+                    report and report["message"] == str(record.settled) and report["done"] == id % 2,
+                    "its last progress in the store:", report, record,
+                )  # fmt: skip
             kind = "retry_queue_size" if job["state"] == "ready" and job["retries"] else job["state"]
             counted[job["queue"], {"ready": "queue_size"}.get(kind, kind)] += 1
         for id, record in [*self.records.items()]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Lease
-from supervisor.workers.interface import USUAL_TIMEOUTS, ExitReport, WorkerListener
+from supervisor.workers.interface import USUAL_TIMEOUTS, ExitReport, WorkerListener, WorkerProgress
 from tests.simulation.checks import Run
 from tests.unit.fakes import FakeWorker
 
@@ -29,6 +29,8 @@ class SimulatedWorker(FakeWorker):
         self.up = False
         self.silent = False
         self.stuck = False  # in the kernel, and reported as ended
+        self.started = 0
+        self.reported: list[WorkerProgress] = []
         self.run: Run | None = None
         self._busy_since: float | None = None
         lot = self.world.random.random()
@@ -92,12 +94,17 @@ class SimulatedWorker(FakeWorker):
             return
         if self.permits:
             lease = self.start_next()
+            self.started += 1
+            self.reported.append(WorkerProgress(lease.id, lease.attempt, 2 * self.started, 0, None, str(lease.token)))
             self.run = self.world.checks.started(self.owner, self.number, lease)
             kind, seconds = self.world.script(lease)
             self.silent = kind in ("hang", "spin")
             self._busy_since = self.world.clock.now if kind == "spin" else None
             if seconds != HANG:
                 self.owner.in_worker(seconds, self.end_run, self.run, kind, seconds)
+                if lease.id % 2:
+                    last = WorkerProgress(lease.id, lease.attempt, 2 * self.started + 1, 1, None, str(lease.token))
+                    self.owner.in_worker(seconds / 2, self.reported.append, last)
         elif self.retired:
             self.perish("exit_code", 0)
 
@@ -118,6 +125,12 @@ class SimulatedWorker(FakeWorker):
         else:
             self.owner.after(self.world.random.uniform(0.0, 0.2), self.read)
         self.owner.in_worker(self.world.hesitation(), self.look)
+
+    def drain(self) -> None:
+        reported, self.reported = self.reported, []
+        for progress in reported:
+            self.listener.output(progress)
+        super().drain()
 
     def read(self) -> None:
         if self.owner.alive and self in self.owner.listened:

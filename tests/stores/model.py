@@ -16,6 +16,7 @@ import orjson
 from supervisor.config.settings import RetentionSettings
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome, Policy, Tier
 from supervisor.stores.fencing import COUNT_BITS
+from supervisor.stores.job_reports import JobReport
 from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease, Waiting
 
 SCHEDULED, READY, IN_FLIGHT = JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT
@@ -60,6 +61,8 @@ class ModelJob:
     result: str | None = None
     errors: list[tuple[int, str]] = field(default_factory=list)
     dead_letter: ModelDeadLetter | None = None
+    progress: dict[str, Any] | None = None
+    log: dict[str, Any] | None = None
 
     @property
     def dead_letter_state(self) -> str | None:
@@ -89,7 +92,7 @@ class ModelJob:
             "finished_at": iso(self.finished_at), "result": self.result and orjson.loads(self.result), "headers": {},
             "errors": self.errors, "dead_letter": self.dead_letter_state,
             "missing_sinks": sorted(self.dead_letter.missing) if self.dead_letter else [],
-            "expired_count": self.expired_count,
+            "expired_count": self.expired_count, "progress": self.progress, "log": self.log,
             "lease": {"owner": self.owner, "until": iso(self.deadline)} if self.state is IN_FLIGHT else None,
         }  # fmt: skip
 
@@ -213,6 +216,14 @@ class Model:
             if (job := self.leased(lease)) and job.started_at is None:
                 job.started_at = self.now
         return sorted({lease.id for lease in (*leases, *started) if not self.leased(lease)})
+
+    def keep_reports(self, reports: Sequence[JobReport]) -> None:
+        for report in reports:
+            job = self.jobs.get(report.id)
+            if job is not None and job.token == report.token:
+                if report.progress is not None:
+                    job.progress = {**orjson.loads(report.progress), "at": iso(self.now)}
+                job.log = job.log if report.log is None else orjson.loads(report.log)
 
     def held(self, owner: str) -> list[tuple[int, int]]:
         return [(job.id, job.token) for job in self.those(IN_FLIGHT) if job.owner == owner]

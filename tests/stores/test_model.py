@@ -28,9 +28,10 @@ from hypothesis.stateful import (
 
 from supervisor.config.settings import RetentionSettings
 from supervisor.errors import StoreError
-from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
+from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy, Progress
 from supervisor.retry import decide, expired_lease_outcome
 from supervisor.stores.fencing import COUNT_BITS
+from supervisor.stores.job_reports import JobReport, log_text, progress_text
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, ExpiredLease
 from tests.stores.factories import FACTORIES, SqliteFactory, StoreFactory, next_due, promote, put, waiting
@@ -77,6 +78,7 @@ OPERATIONS = st.one_of(
     op("step", seconds=st.sampled_from([1.0, 6.0, 31.0, -6.0, -100.0])),
     op("promote", limit=st.integers(1, 4)),
     op("extend", picks=PICKS, started=PICKS),
+    op("keep_reports", picks=PICKS, parts=st.sampled_from(["both", "progress", "log"])),
     op("recover", meanwhile=st.sampled_from(["nothing", "extended", "settled"])),
     op("claim_dead_letters", limit=FEW), op("accept", picks=PICKS, sink=st.sampled_from(["x", "y"])),
     op("postpone", picks=PICKS), op("drop_sink", sink=st.sampled_from(["x", "y"])),
@@ -305,6 +307,20 @@ class Machine(RuleBasedStateMachine):
     def extend(self, store: Store, owner: str, picks: Sequence[int], started: Sequence[int]) -> None:
         leases, marks = pick(self.leases, picks), pick(self.leases, started)
         assert store.extend(leases, TTL, marks) == self.model.extend(leases, TTL, marks)
+
+    def keep_reports(self, store: Store, owner: str, picks: Sequence[int], parts: str) -> None:
+        reports = [
+            JobReport(
+                lease.id,
+                lease.token,
+                None if parts == "log" else progress_text(lease.attempt, Progress(len(self.leases), 7, "é")),
+                None if parts == "progress" else log_text(lease.attempt, 2, ["a", "b\n"]),
+            )
+            for lease in {lease.id: lease for lease in pick(self.leases, picks)}.values()
+        ]
+        if reports:
+            store.keep_reports(reports)
+        self.model.keep_reports(reports)
 
     def recover(self, store: Store, owner: str, meanwhile: str) -> None:
         found = store.expired_leases(100)

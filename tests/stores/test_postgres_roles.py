@@ -12,6 +12,8 @@ from supervisor.cli.app import run_command_line
 from supervisor.client.client import Client
 from supervisor.config.settings import RetentionSettings, Settings, StoreSettings
 from supervisor.errors import RowRefused, StoreBroken
+from supervisor.jobs import Progress
+from supervisor.stores.job_reports import JobReport, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow, Presence
@@ -121,6 +123,8 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     runner.announce(Presence("running", ttl=30.0))
     leases = take(runner, limit=6)
     runner.extend(leases, 30.0, leases)
+    for done in (1, 2):
+        runner.keep_reports([JobReport(leases[0].id, leases[0].token, progress_text(1, Progress(done)), None)])
     runner.settle([success(leases[0]), again(leases[1]), dead(leases[2])])
     (letter,) = runner.claim_dead_letters(10, 30.0)
     runner.postpone([letter], 0.0)
@@ -135,6 +139,13 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     runner.close()
 
 
+def lacked_by_operator(factory):
+    return [
+        f'grant insert, update on "{factory.schema}".reports to operator',
+        f'grant insert, update, delete on "{factory.schema}".supervisors to operator',
+    ]
+
+
 def test_the_missing_rights_of_a_role_are_named_as_grants(factory, store, of):
 
     def missing(role):
@@ -142,8 +153,7 @@ def test_the_missing_rights_of_a_role_are_named_as_grants(factory, store, of):
             return opened.missing_rights()
 
     rights = {role: missing(role) for role in (OPERATOR, RUNNER)}
-    grant = f'grant insert, update, delete on "{factory.schema}".supervisors to operator'
-    assert rights == {OPERATOR: [grant], RUNNER: []}
+    assert rights == {OPERATOR: lacked_by_operator(factory), RUNNER: []}
     assert store.missing_rights() == []
     factory.sql("revoke execute on function {s}.clock from operator")
     assert missing(RUNNER) == [f'grant execute on function "{factory.schema}".clock to runner']
@@ -154,7 +164,7 @@ def test_the_grants_that_are_named_are_enough_for_a_supervisor(factory, store, o
     factory.sql("grant usage on schema {s} to runner; grant select on {s}.test_clock to runner")
     with closing(of(RUNNER)) as runner:
         grants = runner.missing_rights()
-    assert len(grants) == 7
+    assert len(grants) == 8
     factory.sql("; ".join(grants))
     test_a_runner_does_all_that_a_supervisor_does(factory, store, of)
 
@@ -172,8 +182,8 @@ def test_check_names_the_missing_rights_of_its_role_and_leaves_nothing_behind(
         return code, capfd.readouterr().err
 
     code, errors = check(OPERATOR)
-    grant = f'grant insert, update, delete on "{factory.schema}".supervisors to operator'
-    assert code == 2 and f"its role lacks rights: let the owner run `{grant}`" in errors
+    grants = "; ".join(lacked_by_operator(factory))
+    assert code == 2 and f"its role lacks rights: let the owner run `{grants}`" in errors
     assert check(RUNNER)[0] == 0
     assert store.stats()["supervisors"] == []
 

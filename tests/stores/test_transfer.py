@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.errors import StoreError, StoreUnavailable
-from supervisor.jobs import Backoff, JobState
+from supervisor.jobs import Backoff, JobState, Progress
 from supervisor.stores import transfer
+from supervisor.stores.job_reports import JobReport, log_text, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.transfer import TransferLimits, TransferRecord, transfer_jobs, undo_transfer
@@ -84,6 +85,8 @@ def filled(factories, source):
     put(source, "old", "retry", "due", queue="again")
     old, *others = take(source, queue="again")
     source.settle([release(old)])
+    source.keep_reports([JobReport(others[0].id, others[0].token, progress_text(1, Progress(1, 2, "é")), None)])
+    source.keep_reports([JobReport(others[1].id, others[1].token, None, log_text(1, 3, ["a", "\x1b"]))])
     for lease, delay in zip(others, (50.0, 5.0), strict=True):
         source.settle([again(lease, delay, stderr="tail", host="there", pid=7)])
     put(source, "twice", queue="twice")

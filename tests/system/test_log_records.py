@@ -197,6 +197,29 @@ def test_what_a_failed_job_has_logged_is_in_its_record(command: Command) -> None
     assert command.job(1)["errors"][0]["stderr"] == "WARNING p: about to fail\n"
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
+def test_messages_of_jobs_have_their_level_and_their_job_whatever_plugins_configure(
+    command: Command, kind: str
+) -> None:
+    plugin = (
+        HANDLERS
+        + f"""
+    logging.basicConfig(filename="elsewhere.log")
+
+    @handler
+    {kind} speaks(job):
+        logging.warning("elsewhere")
+        job.log("hello %s", job.payload)
+        job.log("bad", level=logging.ERROR)
+        job.log("unseen", level=logging.DEBUG)
+    """
+    )
+    found = [line for line in logged(command, plugin, "speaks") if line["logger"] != "supervisor"]
+    assert messages(found) == [("info", "job", "hello speaks"), ("error", "job", "bad")]
+    assert {(line["job"], line["handler"], line["attempt"]) for line in found} == {(1, "speaks", 1)}
+    assert "elsewhere" in (command.folder / "elsewhere.log").read_text()
+
+
 def test_a_record_whose_arguments_do_not_fit_is_named(command: Command) -> None:
     plugin = (
         HANDLERS

@@ -54,6 +54,38 @@ def nothing_in_flight(command: Command) -> None:
     assert command.jobs("--state", "in_flight") == []
 
 
+REPORTING = """
+    import pathlib, time
+    from supervisor import handler
+
+    @handler
+    def reports(job):
+        job.progress(1, 2, "half")
+        print("a \\x00")
+        while not pathlib.Path("go").exists():
+            time.sleep(0.01)
+        job.progress(2, 2)
+        print("b")
+"""
+
+
+def test_progress_and_log_are_kept_while_a_job_runs_and_with_its_outcome(postgres: Command) -> None:
+    postgres.write(plugins={"reports.py": REPORTING})
+    id = postgres.enqueue("reports")
+    run = postgres.run("--drain")
+
+    def reported() -> None:
+        job = postgres.job(id)
+        assert job["state"] == "in_flight" and job["progress"] and job["log"]
+        assert (job["progress"]["message"], job["log"]["lines"]) == ("half", ["a \\x00"])
+
+    wait_for(reported)
+    (postgres.folder / "go").touch()
+    assert run.wait(30) == 0
+    job = postgres.job(id)
+    assert (job["progress"]["done"], job["log"]["lines"]) == (2, ["a \\x00", "b"])
+
+
 def test_jobs_are_enqueued_and_drained(postgres: Command) -> None:
     id = postgres.enqueue("marks", {"nul": "a\u0000b"})
     later = postgres.enqueue("marks", None, "--delay", "300ms")

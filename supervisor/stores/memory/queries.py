@@ -10,6 +10,7 @@ from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.counts import queue_rows, running_jobs
+from supervisor.stores.job_reports import add_progress, shown_progress
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import MemoryState, OwnerRecord
 from supervisor.stores.records import microseconds
@@ -32,6 +33,7 @@ class Queries:
             counted = [(queue, CODES[state], tier, n) for (queue, tier, state), n in counts if n]
             queues = queue_rows(counted, frozenset(self._state.paused), processing)
             sinks = sink_rows(self._pending(), supervisors)
+            add_progress(supervisors, {job.id: shown_progress(job.progress, job.progress_at) for job in running})
             return {"at": iso(self._state.now()), "queues": queues, "supervisors": supervisors, "sinks": sinks}
 
     def _owner_dict(self, name: str, owner: OwnerRecord) -> dict[str, Any]:

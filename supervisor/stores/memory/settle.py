@@ -9,6 +9,7 @@ from typing import Any
 from supervisor.jobs import JobState, Lease, Outcome, Tier
 from supervisor.retry import ADD, KEEP, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import LEFT, STATES
+from supervisor.stores.job_reports import JobReport
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import DeadLetterRecord, JobRecord, MemoryState
 from supervisor.stores.records import (
@@ -76,6 +77,14 @@ class Settles:
                 if (job := self._state.leased(lease)) is not None:
                     self._state.change(job, started_at=now if job.started_at is None else job.started_at)
             return sorted({lease.id for lease in (*leases, *started) if self._state.leased(lease) is None})
+
+    def keep_reports(self, reports: Sequence[JobReport]) -> None:
+        with self._state.transaction():
+            for id, token, progress, log in reports:
+                job = self._state.jobs.get(id)
+                if job is not None and job.token == token:
+                    changes = {} if progress is None else {"progress": progress, "progress_at": self._state.now()}
+                    self._state.change(job, **changes, **({} if log is None else {"log": log}))
 
     def held(self) -> list[tuple[int, int]]:
         with self._state.lock:

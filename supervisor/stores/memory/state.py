@@ -59,6 +59,9 @@ class JobRecord:
     result: str | None = None
     errors: tuple[Mapping[str, Any], ...] = ()
     dead_letter: DeadLetterRecord | None = None
+    progress: str | None = None
+    progress_at: int | None = None
+    log: str | None = None
 
     def __copy__(self) -> JobRecord:
         return JobRecord(*_all_fields(self))
@@ -85,7 +88,7 @@ class JobRecord:
         return job_dict(Shown(
             self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,
             self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
-            self.missing_sinks, self.expired_count, self.owner, self.lease_until,
+            self.missing_sinks, self.expired_count, self.owner, self.lease_until, self.progress, self.progress_at, self.log,
         ))  # fmt: skip
 
 

@@ -31,7 +31,8 @@ CLAIM_DEAD_LETTERS = f"""
   measured as (
     select job_id, owed_now, row_number() over (order by due.due_at, job_id) as place,
       coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0)
-        + coalesce((select sum(octet_length(record)) from {{s}}.attempts where attempts.job_id = jobs.id), 0) as bytes
+        + coalesce((select sum(octet_length(record)) from {{s}}.attempts where attempts.job_id = jobs.id), 0)
+        + coalesce((select octet_length(log) from {{s}}.reports where reports.job_id = jobs.id), 0) as bytes
     from due left join {{s}}.jobs on jobs.id = job_id),
   fit as (
     select * from (select *, sum(bytes) over (order by place) as total from measured) as it

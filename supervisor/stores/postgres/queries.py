@@ -21,7 +21,9 @@ from supervisor.stores.codes import (
     WITHDRAWN,
 )
 from supervisor.stores.counts import queue_rows, running_jobs
+from supervisor.stores.job_reports import add_progress, shown_progress
 from supervisor.stores.limits import LAST_TIME
+from supervisor.stores.pages import PAGE_CHARACTERS, in_pages
 from supervisor.stores.postgres.claim import PAUSED
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
@@ -29,31 +31,26 @@ from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
-from supervisor.stores.records import (
-    PAGE_CHARACTERS,
-    Shown,
-    in_pages,
-    job_dict,
-    microseconds,
-    own_max_retries,
-    readable_attempt,
-)
+from supervisor.stores.records import Shown, job_dict, microseconds, own_max_retries, readable_attempt
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.text.units import iso
 
 
-def _shown_sql(payload: str, result: str, headers: str) -> str:
+def _shown_sql(payload: str, result: str, headers: str, log: str) -> str:
     return f"""
       select jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options, jobs.due_at,
         created_at, started_at, finished_at, {result}, {headers}, expired_count,
-        (select supervisors.owner from {{s}}.supervisors where supervisors.id = jobs.owner), lease_until, dead_letters.state, owed, accepted
+        (select supervisors.owner from {{s}}.supervisors where supervisors.id = jobs.owner), lease_until,
+        progress, progress_at, {log}, dead_letters.state, owed, accepted
       from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
-      left join {{s}}.dead_letters on dead_letters.job_id = jobs.id order by place"""
+      left join {{s}}.dead_letters on dead_letters.job_id = jobs.id
+      left join {{s}}.reports on reports.job_id = jobs.id order by place"""
 
 
-SHOWN = _shown_sql("coalesce(payload, '')", "result", "headers")
-BRIEF = _shown_sql("'null'", "null", "null")
+SHOWN = _shown_sql("coalesce(payload, '')", "result", "headers", "log")
+BRIEF = _shown_sql("'null'", "null", "null", "null")
+PROGRESS = "select job_id, progress, progress_at from {s}.reports where job_id = any($1::bigint[])"
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by id"
 LAST_ATTEMPTS = """
   select last.* from unnest($1::bigint[]) as it(id) cross join lateral (
@@ -65,7 +62,8 @@ ENDED = f"""
 FIT = """
   select count(*) from (
     select place, sum(coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(result), 0)
-      + coalesce((select sum(octet_length(record)) from {s}.attempts where job_id = jobs.id), 0)) over (order by place) as total
+      + coalesce((select sum(octet_length(record)) from {s}.attempts where job_id = jobs.id), 0)
+      + coalesce((select octet_length(log) from {s}.reports where job_id = jobs.id), 0)) over (order by place) as total
     from unnest($1::bigint[]) with ordinality as it(id, place) left join {s}.jobs on jobs.id = it.id) as its
   where total <= $2 or place = 1"""
 
@@ -179,7 +177,10 @@ class Queries:
         with self._connection.snapshot():
             self._counts.write()
             supervisors = self.supervisors()
-            processing: dict[str, int] = dict(self._connection.rows(RUNNING_BY_QUEUE, array(running_jobs(supervisors))))
+            running = array(running_jobs(supervisors))
+            processing: dict[str, int] = dict(self._connection.rows(RUNNING_BY_QUEUE, running))
+            progress = {id: shown_progress(text, at) for id, text, at in self._connection.rows(PROGRESS, running)}
+            add_progress(supervisors, progress)
             paused = frozenset(self._connection.column(PAUSED))
             queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
             sinks = sink_rows(self.pending(MAX_COUNTED), supervisors)
@@ -200,12 +201,12 @@ class Queries:
 
 def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
     id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
-    *rest, expired, owner, until, dead_letter, owed, accepted = row[9:]
+    *rest, expired, owner, until, progress, at, log, dead_letter, owed, accepted = row[9:]
     most = own_max_retries(options, None if policy is None else stored_policy(policy, None))
     known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
     missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
     dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-    return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until))
+    return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, progress, at, log))
 
 
 def filtered_ids(

@@ -7,6 +7,7 @@ from supervisor.stores.postgres.connection import Connection, packed
 OF_SUPERVISORS = {
     "jobs": ("select", "update", "delete"),
     "attempts": ("select", "insert", "delete"),
+    "reports": ("select", "insert", "update"),
     "dead_letters": ("select", "insert", "update"),
     "counts": ("select", "insert", "update", "delete"),
     "supervisors": ("select", "insert", "update", "delete"),

@@ -88,6 +88,10 @@ _COUNTS = """create table {s}.counts(
 COUNTS_BY_QUEUE = "create index counts_by_queue on {s}.counts(state, queue, tier)"
 """A look reads the first queues with ready jobs."""
 
+# Only jobs that have reported something have a row. See `supervisor.stores.job_reports`.
+REPORTS = """create table {s}.reports(job_id bigint primary key, progress text, progress_at bigint, log text)
+  with (fillfactor = 70)"""
+
 # The store itself gives every row its age: a row without one was inserted with plain SQL by another program, and is counted here.
 INSERTED_BY_SQL = (
     f"""create function {{s}}.inserted_by_sql() returns trigger language plpgsql
@@ -131,6 +135,7 @@ JOBS_DELETED = (
         ids constant bigint[] := array(select id from gone);
       begin
         delete from {{s}}.attempts where job_id = any(ids);
+        delete from {{s}}.reports where job_id = any(ids);
         delete from {{s}}.dead_letters where job_id = any(ids);
         insert into {{s}}.counts(state, queue, tier, n)
           select state, queue, tier, -count(*) from gone group by state, queue, tier;
@@ -142,6 +147,7 @@ JOBS_DELETED = (
       set search_path = pg_catalog, pg_temp as {BODY}
       begin
         delete from {{s}}.attempts;
+        delete from {{s}}.reports;
         delete from {{s}}.dead_letters;
         delete from {{s}}.counts;
         return null;
@@ -180,6 +186,7 @@ SCHEMA = (
       at bigint not null,
       record text not null)""",
     "create index attempts_of on {s}.attempts(job_id, id)",
+    REPORTS,
     f"""create table {{s}}.dead_letters(
       job_id bigint primary key,
       state smallint not null,

@@ -20,6 +20,7 @@ from supervisor.jobs import (
 )
 from supervisor.retry import KEEP, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import DELIVERED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
+from supervisor.stores.job_reports import JobReport
 from supervisor.stores.postgres.connection import NOW, Connection, array, packed
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.ownership import Ownership
@@ -94,6 +95,15 @@ THIN_OUT_ATTEMPTS = f"""
       row_number() over (partition by job_id order by id desc) as from_last
     from {{s}}.attempts where job_id = any($1::bigint[])) as it
   where attempts.id = it.id and from_first > 1 and from_last >= {MAX_ATTEMPTS_KEPT}"""
+# The lock keeps each job from being deleted meanwhile, and its report from being left behind.
+KEEP_REPORTS = f"""
+  insert into {{s}}.reports as old(job_id, progress, progress_at, log)
+  select it.id, it.progress, case when it.progress is not null then {NOW} end, it.log
+  from {{s}}.jobs join unnest($1::bigint[], $2::bigint[], $3::text[], $4::text[]) as it(id, token, progress, log)
+    on jobs.id = it.id and jobs.token = it.token
+  order by it.id for key share of jobs skip locked
+  on conflict(job_id) do update set progress = coalesce(excluded.progress, old.progress),
+    progress_at = coalesce(excluded.progress_at, old.progress_at), log = coalesce(excluded.log, old.log)"""
 ADD_DEAD_LETTERS = f"""
   insert into {{s}}.dead_letters as old(job_id, state, due_at, owed)
   select id, $3, {NOW}, $2 from unnest($1::bigint[]) as it(id)
@@ -136,6 +146,11 @@ class Settles:
                 started = [lease for lease in started if lease[LEASE_ID] not in locked]
             stale = self._touch(EXTEND, microseconds(ttl), leases) | self._touch(MARK_STARTED, 0, started)
             return sorted(stale)
+
+    def keep_reports(self, reports: Sequence[JobReport]) -> None:
+        ids, tokens, progress, logs = zip(*reports, strict=True)
+        with self._connection.transaction():
+            self._connection.run(KEEP_REPORTS, array(ids), array(tokens), list(progress), list(logs))
 
     def held(self) -> list[tuple[int, int]]:
         with self._connection.snapshot():

@@ -43,13 +43,15 @@ IN_FLIGHT_COUNT = f"select count(*) from {{s}}.jobs where state = {IN_FLIGHT}"
 SIZES = f"""
   select id, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(result), 0)
     + coalesce((select sum(octet_length(record)) from {{s}}.attempts where job_id = jobs.id), 0)::bigint
+    + coalesce((select octet_length(log) from {{s}}.reports where job_id = jobs.id), 0)
   from {{s}}.jobs where id > $1 and id <= $2 and state + 0 in ({READY}, {SCHEDULED}, {FAILED}) order by id limit $3"""
 EXPORTED = f"""
   select jobs.id, age, jobs.token, handler, queue, coalesce(payload, ''), headers, priority, jobs.state, tier, retries,
     expired_count, jobs.due_at, created_at, started_at, finished_at, policy, options, result,
-    dead_letters.state, dead_letters.due_at, tries, owed, accepted
+    dead_letters.state, dead_letters.due_at, tries, owed, accepted, progress, progress_at, log
   from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
-  left join {{s}}.dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN} order by place"""
+  left join {{s}}.dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}
+  left join {{s}}.reports on reports.job_id = jobs.id order by place"""
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by job_id, id"
 COUNTED = "select state, sum(n)::bigint from {s}.counts group by state"
 
@@ -59,6 +61,7 @@ IMPORT_JOBS = """
   copy {s}.jobs(id, age, token, handler, queue, payload, headers, priority, state, tier, retries, expired_count, due_at,
     created_at, started_at, finished_at, policy, options, result) from stdin"""
 IMPORT_ATTEMPTS = "copy {s}.attempts(job_id, at, record) from stdin"
+IMPORT_REPORTS = "copy {s}.reports(job_id, progress, progress_at, log) from stdin"
 IMPORT_DEAD_LETTERS = "copy {s}.dead_letters(job_id, state, due_at, tries, owed, accepted) from stdin"
 
 _BEHIND_RESULT: Final = 19
@@ -168,6 +171,7 @@ class Transfer:
         self._copy(IMPORT_JOBS, [job[:_BEHIND_RESULT] for job in jobs])
         self._copy(IMPORT_ATTEMPTS, [(job.id, *attempt) for job in jobs for attempt in job.attempts])
         self._copy(IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None])
+        self._copy(IMPORT_REPORTS, [(job.id, *job.report) for job in jobs if any(job.report)])
         for (state, queue, tier), n in counts_of(jobs).items():
             self._counts.add(state, queue, tier, n)
 

@@ -21,38 +21,37 @@ from supervisor.stores.codes import (
     WITHDRAWN,
 )
 from supervisor.stores.counts import queue_rows, running_jobs
+from supervisor.stores.job_reports import add_progress, shown_progress
 from supervisor.stores.limits import LAST_TIME
-from supervisor.stores.records import (
-    PAGE_CHARACTERS,
-    Shown,
-    in_pages,
-    job_dict,
-    microseconds,
-    own_max_retries,
-    readable_attempt,
-)
+from supervisor.stores.pages import PAGE_CHARACTERS, in_pages
+from supervisor.stores.records import Shown, job_dict, microseconds, own_max_retries, readable_attempt
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.sqlite.connection import Connection, Select, first_that_fit, packed
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import PAUSED, Policies
-from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, SINK_LISTS, TEXT_LENGTH
+from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, REPORT_LENGTH, SINK_LISTS, TEXT_LENGTH
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.text.units import iso
 
 
-def _shown(payload: str, result: str, headers: str) -> Select:
+def _shown(payload: str, result: str, headers: str, log: str) -> Select:
     return Select(
         f"""jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options,
           jobs.due_at, created_at, started_at, finished_at, {result}, {headers}, expired_count,
-          (select supervisors.owner from supervisors where supervisors.id = jobs.owner), lease_until, dead_letters.state, owed, accepted""",
+          (select supervisors.owner from supervisors where supervisors.id = jobs.owner), lease_until,
+          cast(progress as text), progress_at, {log}, dead_letters.state, owed, accepted""",
         """from json_each(?) as it cross join jobs on jobs.id = it.value
-          left join dead_letters on dead_letters.job_id = jobs.id""",
+          left join dead_letters on dead_letters.job_id = jobs.id left join reports on reports.job_id = jobs.id""",
     )
 
 
-SHOWN = _shown(PAYLOAD, "cast(result as text)", HEADERS)
-BRIEF = _shown("'null'", "null", "null")
+SHOWN = _shown(PAYLOAD, "cast(result as text)", HEADERS, "cast(log as text)")
+BRIEF = _shown("'null'", "null", "null", "null")
+PROGRESS = Select(
+    "job_id, cast(progress as text), progress_at",
+    "from json_each(?) as it cross join reports on reports.job_id = it.value",
+)
 ATTEMPTS = Select(
     "job_id, cast(record as text)",
     "from json_each(?) as it cross join attempts on attempts.job_id = it.value",
@@ -63,7 +62,7 @@ LAST_ATTEMPTS = Select(
       on attempts.id = (select max(id) from attempts where job_id = it.value)""",
 )
 LENGTHS_SHOWN = f"""
-  select json_group_array({TEXT_LENGTH} + coalesce(length(result), 0)
+  select json_group_array({TEXT_LENGTH} + coalesce(length(result), 0) + {REPORT_LENGTH}
     + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0))
   from json_each(?) as it left join jobs on jobs.id = it.value"""
 ENDED = f"""
@@ -160,7 +159,7 @@ class Queries:
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
         id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
-        *rest, expired, owner, until, dead_letter, owed, accepted = row[9:]
+        *rest, expired, owner, until, progress, at, log, dead_letter, owed, accepted = row[9:]
         most = own_max_retries(options, None if policy is None else self._policies.get(policy))
         shown = (
             STATES[state].value if state in range(len(STATES)) else str(state)
@@ -168,7 +167,7 @@ class Queries:
         known = (id, handler, payload, queue, priority, shown, retries, most, *rest)
         missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
         dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-        return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until))
+        return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, progress, at, log))
 
     def remaining(
         self,
@@ -203,7 +202,10 @@ class Queries:
         with self._connection.snapshot():
             self._connection.counts.write()
             supervisors = self.supervisors()
-            processing = dict(self._connection.rows(RUNNING_BY_QUEUE, packed(running_jobs(supervisors))))
+            running = packed(running_jobs(supervisors))
+            processing = dict(self._connection.rows(RUNNING_BY_QUEUE, running))
+            progress = {id: shown_progress(text, at) for id, text, at in self._connection.rows(PROGRESS, running)}
+            add_progress(supervisors, progress)
             paused = frozenset(self._connection.json(PAUSED))
             queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
             sinks = sink_rows(self.pending(MAX_COUNTED), supervisors)

@@ -132,6 +132,7 @@ QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs be
 JOB_DELETED = """create trigger job_deleted after delete on jobs begin
       delete from payloads where job_id = old.id;
       delete from attempts where job_id = old.id;
+      delete from reports where job_id = old.id;
       delete from dead_letters where job_id = old.id;
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
     end"""
@@ -162,6 +163,12 @@ SINK_LISTS = "owed || accepted"
 PENDING_DEAD_LETTERS = f"""create index pending_dead_letters on dead_letters({SINK_LISTS}, due_at)
       where state = {PENDING}"""
 
+# Only jobs that have reported something have a row. See `supervisor.stores.job_reports`.
+REPORTS = "create table reports(job_id integer primary key, progress text, progress_at int, log text)"
+REPORT_LENGTH = (
+    "coalesce((select coalesce(length(progress), 0) + coalesce(length(log), 0) from reports where job_id = jobs.id), 0)"
+)
+
 SUPERVISORS = """create table supervisors(
       id integer primary key autoincrement,
       owner text not null unique,
@@ -190,6 +197,7 @@ SCHEMA = (
     "create table policies(id integer primary key, policy text not null unique)",
     "create table attempts(id integer primary key, job_id int not null, record text not null)",
     "create index attempts_of on attempts(job_id)",
+    REPORTS,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",

@@ -19,6 +19,7 @@ from supervisor.jobs import (
 )
 from supervisor.retry import KEEP, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import CANCELLED, DELIVERED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
+from supervisor.stores.job_reports import JobReport
 from supervisor.stores.records import (
     MAX_ATTEMPTS_KEPT,
     by_queue_and_tier,
@@ -87,6 +88,18 @@ LEASES = Select(
       cross join jobs on jobs.id = it.value and jobs.state = {IN_FLIGHT} and jobs.owner = ?""",
 )
 
+# The batch is a list of [id, token, progress, log], the last two as text or null.
+KEEP_REPORTS = """
+  insert into reports(job_id, progress, progress_at, log)
+  select id, progress, iif(progress is null, null, ?1), log
+  from (
+    select json_extract(value, '$[0]') as id, json_extract(value, '$[1]') as token, json_extract(value, '$[2]') as progress,
+      json_extract(value, '$[3]') as log
+    from json_each(?2)) as it
+  where exists (select 1 from jobs where jobs.id = it.id and jobs.token = it.token)
+  on conflict(job_id) do update set progress = coalesce(excluded.progress, progress),
+    progress_at = coalesce(excluded.progress_at, progress_at), log = coalesce(excluded.log, log)"""
+
 ADD_ATTEMPTS = """
   insert into attempts(job_id, record)
   select json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(?)"""
@@ -125,6 +138,10 @@ class Settles:
             now = self._connection.now()
             stale = self._touch(EXTEND, now + microseconds(ttl), leases) | self._touch(MARK_STARTED, now, started)
             return sorted(stale)
+
+    def keep_reports(self, reports: Sequence[JobReport]) -> None:
+        with self._connection.transaction():
+            self._connection.run(KEEP_REPORTS, self._connection.now(), packed([tuple(report) for report in reports]))
 
     def held(self) -> list[tuple[int, int]]:
         with self._connection.snapshot():

@@ -15,6 +15,7 @@ from supervisor.stores.sqlite.schema import (
     CLOSED_TRIGGERS,
     HEADERS,
     PAYLOAD,
+    REPORT_LENGTH,
     TEXT_LENGTH,
     TRANSFER_OUT,
     TRANSFERS_IN,
@@ -38,17 +39,19 @@ IN_FLIGHT_COUNT = f"select count(*) from jobs where state = {IN_FLIGHT}"
 SIZES = Select(
     "id, size",
     f"""from (
-      select id, {TEXT_LENGTH} + coalesce(length(result), 0)
+      select id, {TEXT_LENGTH} + {REPORT_LENGTH} + coalesce(length(result), 0)
         + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0) as size
       from jobs where id > ? and state in ({READY}, {SCHEDULED}, {FAILED}) order by id limit ?)""",
 )
 EXPORTED = Select(
     f"""jobs.id, age, jobs.token, handler, queue, {PAYLOAD}, {HEADERS}, priority,
       jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
-      cast(result as text), dead_letters.state, dead_letters.due_at, tries, owed, accepted""",
+      cast(result as text), dead_letters.state, dead_letters.due_at, tries, owed, accepted,
+      cast(progress as text), progress_at, cast(log as text)""",
     f"""from json_each(?) as it cross join jobs on jobs.id = it.value
       left join policies on policies.id = jobs.policy
-      left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}""",
+      left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}
+      left join reports on reports.job_id = jobs.id""",
 )
 COUNTED = Select("state, n", "from (select state, sum(n) as n from counts group by state)")
 
@@ -58,6 +61,7 @@ IMPORT_JOBS = """
   values (:id, :age, :token, :handler, :queue, :payload, :headers, :priority, :state, :tier, :retries, :expired_count,
     :due_at, :created_at, :started_at, :finished_at, :policy, :options, :result)"""
 IMPORT_ATTEMPTS = "insert into attempts(job_id, record) values (?, ?)"
+IMPORT_REPORTS = "insert into reports(job_id, progress, progress_at, log) values (?, ?, ?, ?)"
 IMPORT_DEAD_LETTERS = "insert into dead_letters(job_id, state, due_at, tries, owed, accepted) values (?, ?, ?, ?, ?, ?)"
 RAISE_LAST_ID = "update sqlite_sequence set seq = max(seq, ?) where name = 'jobs'"
 
@@ -155,6 +159,7 @@ class Transfer:
         self._connection.run_many(
             IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None]
         )
+        self._connection.run_many(IMPORT_REPORTS, [(job.id, *job.report) for job in jobs if any(job.report)])
         for (state, queue, tier), n in counts_of(jobs).items():
             self._connection.counts.add(state, queue, tier, n)
 

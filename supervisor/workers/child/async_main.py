@@ -30,6 +30,7 @@ from supervisor.workers.child.job_context import CURRENT, fresh_contexts
 from supervisor.workers.child.job_threads import JobThreads
 from supervisor.workers.child.loop_watch import LoopWatch
 from supervisor.workers.child.middleware import async_middleware
+from supervisor.workers.child.progress import ProgressSender
 from supervisor.workers.child.record_handler import RecordHandler
 from supervisor.workers.child.task_output import TaskOutput
 
@@ -38,8 +39,9 @@ STOPPED = "a job has called loop.stop() on the event loop of its worker, which g
 
 
 def run_async(
-    hello: wire.Hello, token: str, concurrency: int, ends: WorkerEnds, records: RecordHandler, plugins: PluginManager
-) -> None:
+    hello: wire.Hello, token: str, concurrency: int, ends: WorkerEnds, records: RecordHandler, plugins: PluginManager,
+    progress: ProgressSender,
+) -> None:  # fmt: skip
     """Run jobs until the supervisor sends no more. Raises OSError if a job has closed a channel, and whatever ends the event loop.
 
     No task is cancelled at the end: if the loop has ended by itself, the jobs that ran must not seem to have failed.
@@ -47,11 +49,9 @@ def run_async(
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     # The default pool has few threads, and calls that hang would soon fill it.
-    threads = JobThreads(max(MIN_THREADS, concurrency))
+    threads, output = JobThreads(max(MIN_THREADS, concurrency)), TaskOutput(token, ends, records, progress)
     loop.set_default_executor(threads)
-    runner = AsyncJobRunner(
-        hello, ends, concurrency, TaskOutput(token, ends), plugins, lambda job: _report_left(threads, job, records)
-    )
+    runner = AsyncJobRunner(hello, ends, concurrency, output, plugins, lambda job: _report_left(threads, job, records))
     os.register_at_fork(after_in_child=runner.leave_channels)
     main = loop.create_task(runner.run(records))
     while not main.done():
@@ -236,8 +236,8 @@ class AsyncJobRunner:
         priority: int,
     ) -> None:
         reply = await self._reply(job_id, name, payload, attempt, queue, headers, priority)
-        if (job := self._jobs.pop(self._running.pop(frame), None)) is not None:
-            self._output.ended(job)
+        if (job := self._jobs.pop(self._running.pop(frame), None)) is not None and self._output.ended(job):
+            reply = wire.with_output(reply)
         self._send(reply)
 
     async def _reply(

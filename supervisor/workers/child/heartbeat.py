@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from _thread import start_new_thread
+from collections.abc import Callable
 from os import write
 from time import monotonic, sleep
 
@@ -16,16 +17,18 @@ MAX_PERIOD = 0.25  # seconds from one look at the clock to the next
 
 class Heartbeat:
     """The worker's only thread besides the main one. `interval` is that of the running job, `shortest` the least of all jobs. The
-    `interrupter`, if there is one, interrupts jobs from this thread."""
+    `interrupter`, if there is one, interrupts jobs from this thread, and `send_progress` sends what they have reported."""
 
     def __init__(
-        self, pipe: int, interval: float, shortest: float, stack: StackDumper, interrupter: Interrupter | None = None
-    ) -> None:
+        self, pipe: int, interval: float, shortest: float, stack: StackDumper, interrupter: Interrupter | None = None,
+        send_progress: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         self.interval = interval
         self._pipe = pipe
         self._period = min(MAX_PERIOD, shortest)
         self._stack = stack
         self._interrupter = interrupter
+        self._send_progress = send_progress
 
     def start(self) -> None:
         self._arm()
@@ -45,6 +48,10 @@ class Heartbeat:
                     self._write()
             except MemoryError:  # a job may have left no memory, not even for a number, but the worker still runs
                 self._write()
+            try:
+                self._send_progress()
+            except Exception:  # it comes later, or with the end of the job
+                pass
             self._wait()
             self._arm()
 

@@ -45,6 +45,7 @@ from supervisor.workers.child.process_state import (
     obey_signals_in_forks,
     quiet_signals,
 )  # fmt: skip
+from supervisor.workers.child.progress import ProgressSender
 from supervisor.workers.child.record_handler import RecordHandler
 from supervisor.workers.child.stack_dump import StackDumper
 from supervisor.workers.child.stdio import Input, Output, flush_streams
@@ -110,11 +111,11 @@ def _run(
     report: Callable[[str], None],
 ) -> int:  # fmt: skip
     """Run the hooks, the jobs and the exit functions, and return the exit status."""
-    info = WorkerInfo(os.getpid(), order.number)
-    status, intervals, stack = 0, _heartbeats(plugins, hello), StackDumper(ends.stack)
+    status, stack, info = 0, StackDumper(ends.stack), WorkerInfo(os.getpid(), order.number)
+    intervals, progress = _heartbeats(plugins, hello), ProgressSender(records)
     interrupter = Interrupter({} if order.concurrency else plugins.handlers, hello.interruptions)
     shortest, needed = min([hello.heartbeat, *intervals.values()]), interrupter if interrupter.needed else None
-    heartbeat = Heartbeat(ends.heartbeat, hello.heartbeat, shortest, stack, needed)
+    heartbeat = Heartbeat(ends.heartbeat, hello.heartbeat, shortest, stack, needed, progress.send_due)
     try:
         heartbeat.start()
     except RuntimeError:
@@ -125,11 +126,11 @@ def _run(
         if order.concurrency:
             from supervisor.workers.child.async_main import run_async  # asyncio takes memory
 
-            run_async(hello, order.token, order.concurrency, ends, records, plugins)
+            run_async(hello, order.token, order.concurrency, ends, records, plugins, progress)
         else:
             # It is made after the hooks, since it restores the state of the process that it finds.
-            handlers, wrappers = interrupter.handlers, plugins.wrappers("supervisor_run")
-            JobRunner(hello, order.token, ends, records, wrappers, handlers, heartbeat, intervals, stack).run()
+            context = hello, order.token, ends, records, plugins.wrappers("supervisor_run"), interrupter.handlers
+            JobRunner(*context, heartbeat, intervals, stack, progress).run()
     except OSError as error:  # not one of a job, whose errors become its outcome
         if error.errno != errno.EBADF:
             raise
@@ -158,7 +159,9 @@ class JobRunner:
     def __init__(
         self, hello: wire.Hello, token: str, ends: WorkerEnds, records: RecordHandler, wrappers: Sequence[Wrapper],
         handlers: Mapping[str, Handler], heartbeat: Heartbeat, intervals: Mapping[str, float], stack: StackDumper,
+        progress: ProgressSender,
     ) -> None:  # fmt: skip
+        self._progress = progress
         self._handlers = with_resources(handlers, hello.resources, self._end_after_job)
         self._records = records
         self._result_limit = hello.result_limit
@@ -258,7 +261,7 @@ class JobRunner:
             replaced = True
         own = took if middleware is None else middleware.took or took
         if own > self._serious or out.wrote or err.wrote or replaced or os.environ is not self._environ:
-            self._restore(job_id, took, reply)
+            reply = self._restore(job_id, took, reply)
         elif own > self._slight:
             self._restore_slight()
         return reply
@@ -298,13 +301,17 @@ class JobRunner:
         self._serious = self._slight = -1
         self._identity = Lowered()
 
-    def _restore(self, job_id: int, took: int, reply: bytes) -> None:
+    def _restore(self, job_id: int, took: int, reply: bytes) -> bytes:
+        """Return the line with the outcome, with a note if the job has written something."""
         if os.getpid() != self._pid:  # the job forked, and this is the copy, which returned from the handler too
             end_copy(None)
         long = took > LONG
         self._unblock_permits()
         self._stdin.restore()
-        self._restore_output(job_id, mark=long or (took > PROGRAM and self._programs_ended()))
+        if self._progress.unsent:
+            self._progress.send(job_id)
+        if self._restore_output(job_id, mark=long or (took > PROGRAM and self._programs_ended())):
+            reply = wire.with_output(reply)
         moved = self._process_state.restore(thorough=long)
         try:
             self._identity.check(thorough=moved or took > PROGRAM)
@@ -312,16 +319,22 @@ class JobRunner:
             while reply:
                 reply = reply[write(self._outcomes, reply) :]
             raise
+        return reply
 
-    def _restore_output(self, job_id: int, *, mark: bool) -> None:
-        """Restore the streams, and mark those written to; with `mark` both, since the supervisor may have read their output."""
+    def _restore_output(self, job_id: int, *, mark: bool) -> bool:
+        """Restore the streams, and mark those written to; with `mark` both, since the supervisor may have read their output. Return
+        whether one was written to."""
+        any_wrote = False
         for output in (self._stdout, self._stderr):
-            if output.restore() or mark:
+            wrote = output.restore()
+            any_wrote = any_wrote or wrote
+            if wrote or mark:
                 try:
                     write(output.pipe, b"%b %d\n" % (self._token, job_id))
                 except BlockingIOError:  # a program of the job has made the pipe non-blocking, and it is full
                     pass
                 output.marked()
+        return any_wrote
 
     def _programs_ended(self) -> bool:
         """Return whether any program has ended since the last call."""

@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from functools import wraps
 from itertools import count
 from os import write  # before the plugins, which may replace it
 from typing import Any
 
 from supervisor.events import HookFailed
-from supervisor.jobs import Job
+from supervisor.jobs import LOGGER, Job
 from supervisor.plugins.failures import formatted
 from supervisor.plugins.importer import readable
-from supervisor.text.output import wait_for_room
+from supervisor.text.output import has_room, wait_for_room
 from supervisor.workers import log_records
 from supervisor.workers.child.job_context import CURRENT
 from supervisor.workers.child.stdio import Stream, note_written
-from supervisor.workers.interface import WorkerRecord
+from supervisor.workers.interface import WorkerProgress, WorkerRecord
 
 OURS = "supervisor"
 
@@ -32,6 +33,8 @@ class RecordHandler(logging.Handler):
     def __init__(self, level: str, fd: int, token: str) -> None:
         super().__init__(level.upper())
         self.job: Job | None = None
+        self.on_record: Callable[[Job], None] | None = None
+        """Called with the job of each record, if it is set."""
         self._keys = count()
         self.connect(fd, token)
 
@@ -88,14 +91,28 @@ class RecordHandler(logging.Handler):
     def report_hook(self, failed: HookFailed) -> None:
         self.report(logging.ERROR, failed.text, failed.traceback)
 
-    def _send(self, level: int, level_name: str, logger: str, message: str, trace: str) -> None:
-        job = self.job or CURRENT.get()
+    def log_for(self, job: Job, level: int, message: str) -> None:
+        """Send a record of the job itself, whatever plugins have configured."""
+        if level >= self.level:
+            self._send(level, logging.getLevelName(level), LOGGER, readable(message), "", job)
+
+    def _send(self, level: int, level_name: str, logger: str, message: str, trace: str, of: Job | None = None) -> None:
+        job = of or self.job or CURRENT.get()
         about = (job.id, job.handler, job.attempt) if job is not None else ()
         record = WorkerRecord(level, level_name, logger, message, trace, *about)
+        self.send(record)
+        if self.on_record is not None and job is not None:
+            self.on_record(job)
+        note_written()
+
+    def send(self, record: WorkerRecord | WorkerProgress) -> None:
         key = f"{os.getpid()}.{next(self._keys)}"  # processes that the job forks write to the same pipe
         for line in log_records.lines_of(record, self._token, key):
             self._write(line)
-        note_written()
+
+    def has_room(self) -> bool:
+        """Return whether the next line can be written without a wait."""
+        return has_room(self._fd)
 
     def _write(self, line: bytes) -> None:
         while True:

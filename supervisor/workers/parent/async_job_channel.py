@@ -10,6 +10,7 @@ from supervisor.jobs import LEASE_PAYLOAD, Lease
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK
 from supervisor.workers.parent.job_channel import FORGED_PERMITS, JobChannel
+from supervisor.workers.parent.output_reader import ASYNC_HOLD_SECONDS
 from supervisor.workers.run_times import FRAME_BYTES
 from supervisor.workers.system import linux
 
@@ -21,6 +22,8 @@ class AsyncJobChannel(JobChannel):
 
     The jobs of one turn of the loop are written together, since a write costs more than all else that is done for a job.
     """
+
+    hold_seconds = ASYNC_HOLD_SECONDS
 
     def __init__(self, *of_channel: Any) -> None:
         super().__init__(*of_channel)
@@ -100,6 +103,10 @@ class AsyncJobChannel(JobChannel):
 
     def running(self) -> int | None:
         return None
+
+    def has_outcomes(self) -> bool:
+        """Return True: that no outcome has come does not show which of the jobs has written a line. Only its mark does."""
+        return True
 
 
 def _encoded(first: int, leases: Sequence[Lease]) -> bytes:

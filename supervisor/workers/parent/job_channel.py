@@ -14,7 +14,7 @@ from supervisor.jobs import Lease
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import CHUNK, SupervisorEnds
 from supervisor.workers.interface import Reply, WorkerListener
-from supervisor.workers.parent.output_reader import OutputReader
+from supervisor.workers.parent.output_reader import HOLD_SECONDS, OutputReader
 from supervisor.workers.system import linux
 
 MAX_ERROR_BYTES = 1 << 20  # an outcome without a result: the worker cuts the texts of an error, then escapes them
@@ -43,6 +43,8 @@ class JobChannel:
     """Sends frames, reclaims permits, reads outcomes, and attributes output to jobs. Nothing is read before `listen`; every method
     is a no-op after `close`."""
 
+    hold_seconds = HOLD_SECONDS
+
     def __init__(
         self, loop: asyncio.AbstractEventLoop, ends: SupervisorEnds, token: bytes,
         owner: JobChannelOwner, listener: WorkerListener, result_limit: int,
@@ -61,8 +63,8 @@ class JobChannel:
         self._ready_at = 0.0
         self._lines = wire.Lines()
         self._receive: Callable[[bytes], None] | None = None  # None: nothing is read yet
-        self._stdout = OutputReader(loop, ends.stdout, "stdout", token, self, listener.output)
-        self._stderr = OutputReader(loop, ends.stderr, "stderr", token, self, listener.output)
+        self._stdout = OutputReader(loop, ends.stdout, "stdout", token, self, listener.output, self.hold_seconds)
+        self._stderr = OutputReader(loop, ends.stderr, "stderr", token, self, listener.output, self.hold_seconds)
         loop.add_reader(ends.jobs, self._jobs_closed)
 
     # jobs and permits
@@ -213,6 +215,8 @@ class JobChannel:
         self._count_replied(len(replies))
         if any(map(_error_of, replies)):
             self._stderr.read_all()
+            self._stdout.read_all()
+            replies = [reply._replace(error=None) if reply.kind == "ok" else reply for reply in replies]
         if self._stderr.tails:
             self._take_tails(replies)
         if replies:

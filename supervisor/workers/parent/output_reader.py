@@ -13,10 +13,11 @@ from typing import NamedTuple, Protocol
 
 from supervisor.workers import log_records
 from supervisor.workers.channels import CHUNK
-from supervisor.workers.interface import OutputLines, WorkerRecord, Written
+from supervisor.workers.interface import OutputLines, WorkerProgress, WorkerRecord, Written
 
 GATHER_SECONDS = 0.002  # from the moment a stream is readable until it is read
 HOLD_SECONDS = 0.020  # that lines wait for the mark which names their job
+ASYNC_HOLD_SECONDS = 0.250  # in async workers, where nothing but the mark names it: a busy machine writes that late
 NOTICE_SECONDS = 1.0
 JOB_RATE = 1_000_000  # bytes a second of one job in one stream; what comes beyond is dropped and counted
 STREAM_RATE = 4_000_000  # bytes a second of all jobs in one stream; after that, each job that follows in this second has JOB_MINIMUM
@@ -39,7 +40,7 @@ class HeldLine(NamedTuple):
     job_id: int | None
     sure: bool
     line: bytes
-    record: WorkerRecord | None = None  # in place of the line
+    record: WorkerRecord | WorkerProgress | None = None  # in place of the line
 
 
 class OutputSplitter:
@@ -153,9 +154,9 @@ class OutputSplitter:
         except log_records.NoRecord:
             self._dropped += len(line)
             return
+        if isinstance(record, WorkerRecord):
+            self._remember(record.text.encode() + b"\n")
         if record is not None:
-            text = f"{record.level_name} {record.logger}: {record.message}\n{record.traceback}".rstrip("\n")
-            self._remember(text.encode() + b"\n")
             self._held.append(HeldLine(record.job_id, True, b"", record))
 
     def _has_room(self, size: int) -> bool:
@@ -222,6 +223,13 @@ class OutputSplitter:
         held, self._held, self._held_before = self._held, [], 0
         return [*self._written(held)]
 
+    def flush_sure(self) -> list[Written]:
+        """Return what is held and whose job is known for sure."""
+        if not self._held:
+            return []
+        sure, self._held = [it for it in self._held if it.sure], [it for it in self._held if not it.sure]
+        return [*self._written(sure)]
+
     def _written(self, held: Sequence[HeldLine]) -> Iterator[Written]:
         for (job_id, record), lines in groupby(held, key=lambda each: (each.job_id or self._last, each.record)):
             if record is not None:
@@ -252,8 +260,9 @@ class OutputReader:
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, stream: str, token: bytes, jobs: JobsOfStream | None,
-        emit: Callable[[Written], None],
+        emit: Callable[[Written], None], hold: float = HOLD_SECONDS,
     ) -> None:  # fmt: skip
+        self._hold_seconds = hold
         self._loop = loop
         self._fd = fd
         self._jobs = jobs
@@ -284,7 +293,8 @@ class OutputReader:
         sent. A program of the job may write without end."""
         for _ in range(MAX_LAST_READS):
             if not self._read(drained=False):
-                return
+                break
+        self._emit_all(self._splitter.flush_sure())
 
     def finish(self) -> str:
         """Emit the rest of the output, up to a limit, since a program that outlives the worker may write without end. Return the
@@ -321,7 +331,7 @@ class OutputReader:
         if sure:
             self._flush()
         elif self._splitter.holds:
-            self._flushing = self._loop.call_later(HOLD_SECONDS, self._flush)
+            self._flushing = self._loop.call_later(self._hold_seconds, self._flush)
         if self._noticing is None and self._splitter.has_dropped:
             self._noticing = self._loop.call_later(NOTICE_SECONDS, self._notice)
         return True

@@ -11,7 +11,7 @@ from tests.unit.fakes import make_lease
 
 def test_the_new_lease_of_a_job_is_held_when_its_old_one_is_dropped() -> None:
     nothing: Any = None
-    leases = Leases(nothing, nothing, 30.0)
+    leases = Leases(nothing, nothing, 30.0, nothing)
     old = make_lease(1)
     new = old._replace(token=2)
     leases.add([old])
@@ -28,7 +28,7 @@ def test_a_running_job_gets_its_start_mark_once_unless_that_may_be_lost() -> Non
     one, two = make_lease(1), make_lease(2)
     running = [one]
     pool: Any = SimpleNamespace(running=lambda seconds: [(None, lease) for lease in running])
-    leases = Leases(nothing, pool, 30.0)
+    leases = Leases(nothing, pool, 30.0, nothing)
     assert leases.to_mark(0.001) == [one]
     running.append(two)
     assert leases.to_mark(0.001) == [two]

@@ -329,3 +329,27 @@ def test_a_wait_of_another_thread_ends_when_the_test_runs_the_job(job_runner: Jo
     job_runner.run_enqueued()
     thread.join()
     assert results == [3]
+
+
+def test_progress_and_messages_of_jobs_are_there_to_be_asserted(
+    job_runner: JobRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    @handler
+    def copy(job: Job) -> None:
+        job.progress(1, 2)
+        job.progress(2, 2, "done")
+        job.log("copied %d", 2)
+
+    @handler
+    async def copy_async(job: Job) -> None:
+        await asyncio.to_thread(job.progress, 7)
+
+    with caplog.at_level("INFO"):
+        job_runner.run(copy)
+    job_runner.run(copy_async)
+    assert job_runner.progress == [(1, 2, None), (2, 2, "done"), (7, None, None)]
+    assert ("job", 20, "copied 2") in caplog.record_tuples
+    job_runner.load(copy)
+    CLIENT.enqueue("copy")
+    (job,) = job_runner.run_enqueued()
+    assert job.progress is not None and (job.progress["done"], job.progress["message"]) == (2, "done")

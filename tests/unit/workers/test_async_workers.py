@@ -30,6 +30,8 @@ class Listener:
     def jobs_reclaimed(self, leases: list[Lease]) -> None:
         self.reclaimed += leases
 
+    def job_wrote(self, lease: Lease, written: Any) -> None: ...
+
     def workers_changed(self) -> None:
         self.changes += 1
 

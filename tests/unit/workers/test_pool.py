@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from supervisor.events import Bus, JobStarted, WorkerExited, WorkerLogged, WorkerOutput, WorkerWarning
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.workers.blame import CANCELLED, LEASE_LOST, SHUTDOWN, STATUS_LOWERED, timed_out
-from supervisor.workers.interface import ExitReport, OutputLines, Reply, WorkerRecord
+from supervisor.workers.interface import ExitReport, OutputLines, Reply, WorkerRecord, Written
 from supervisor.workers.limits import Limits
 from supervisor.workers.pool import HOOK_SECONDS, REPLACE_INTERVAL, Pool
 from supervisor.workers.reforks import REFORK_DELAYS
@@ -28,12 +28,16 @@ class Recorder:
     def __init__(self) -> None:
         self.outcomes: list[Outcome] = []
         self.reclaimed: list[Lease] = []
+        self.written: list[tuple[int, Written]] = []
 
     def jobs_ended(self, outcomes: list[Outcome]) -> None:
         self.outcomes += outcomes
 
     def jobs_reclaimed(self, leases: list[Lease]) -> None:
         self.reclaimed += leases
+
+    def job_wrote(self, lease: Lease, written: Written) -> None:
+        self.written.append((lease.id, written))
 
     def workers_changed(self) -> None:
         pass

@@ -97,6 +97,23 @@ def test_an_unfinished_line_is_counted() -> None:
 MAX_RESULT, LONGEST = 20, 60.0
 
 
+@pytest.mark.parametrize(
+    ("line", "reply"),
+    [
+        (b"[1,2000000,null]\n", (1, "ok", 2.0, None, {"wrote": True})),
+        (b'[1,0,"\\"x\\",{}]"]\n', (1, "ok", 0.0, '"x",{}]', {"wrote": True})),
+        (wire.encode_failure(1, 0, "failed", {"type": "x"}), (1, "failed", 0.0, None, {"type": "x"})),
+    ],
+)
+def test_an_outcome_notes_that_its_job_has_written(line: bytes, reply: tuple[object, ...]) -> None:
+    assert outcomes(wire.with_output(line)[:-1]) == ([reply], None)
+
+
+def test_a_result_of_a_job_that_has_written_may_be_no_longer_than_any_other() -> None:
+    found, fault = outcomes(wire.with_output(b'[1,5,"%b"]\n' % (b"7" * (MAX_RESULT + 1)))[:-1])
+    assert found == [] and fault is not None
+
+
 def outcomes(block: bytes) -> tuple[list[tuple[object, ...]], str | None]:
     found: list[tuple[object, ...]] = []
     try:
@@ -121,7 +138,8 @@ def test_outcomes_of_many_lines_are_decoded_at_once() -> None:
     "broken",
     [
         b"rubbish", b"{}", b"[]", b"[1]", b"[1,2]", b'["1",2,null]', b"[1,2.5,null]", b"[1,2,{}]", b"[1,2,3]", b"[true,2,null]",
-        b'[1,2,"ok",{}]', b'[1,2,"failed",null]', b'[1,2,"failed",{},5]', b"null", b"7", b'["ready"]', b"[1,2,null],[3,4,null", b"",
+        b'[1,2,"ok",{}]', b'[1,2,"ok",{"result":5}]', b'[1,2,"ok",{"result":"x","more":1}]', b'[1,2,"ok",[]]', b'["1",2,"ok",{"result":null}]',
+        b'[1,2,"failed",null]', b'[1,2,"failed",{},5]', b"null", b"7", b'["ready"]', b"[1,2,null],[3,4,null", b"",
     ],
 )  # fmt: skip
 def test_a_broken_line_ends_the_stream_after_the_outcomes_before_it(broken: bytes) -> None:

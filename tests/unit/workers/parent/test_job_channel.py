@@ -11,7 +11,8 @@ import pytest
 
 from supervisor.workers import wire_protocol as wire
 from supervisor.workers.channels import close_all, open_channels
-from supervisor.workers.interface import Reply
+from supervisor.workers.interface import OutputLines, Reply, WorkerRecord
+from supervisor.workers.log_records import lines_of
 from supervisor.workers.parent.job_channel import FORGED_PERMITS, JobChannel
 from tests.unit.fakes import make_lease
 from tests.unit.virtual import VirtualLoop
@@ -138,6 +139,19 @@ def test_a_failure_has_what_its_job_wrote_to_stderr(worker: ScriptedWorker) -> N
     worker.write_to_stderr(b"two\n", 2)
     worker.write(b"[1,5,null]\n" + wire.encode_failure(2, 5, "failed", {"type": "Oops"}))
     assert [reply.error for reply in worker.replies] == [None, {"type": "Oops", "stderr": "two\n"}]
+
+
+def test_what_a_job_has_written_and_logged_comes_before_its_outcome_which_notes_it(worker: ScriptedWorker) -> None:
+    record, order = WorkerRecord(20, "INFO", "job", "hello", "", 1, "mail", 1), worker.output
+    listener: Any = worker.channel._listener
+    listener.replied = order.extend
+    worker.channel.send(1, [make_lease(1), make_lease(2)])
+    for number, reply in ((1, wire.with_output(b"[1,5,null]\n")), (2, b"[2,5,null]\n")):
+        os.write(worker.ends.stderr, b"".join(lines_of(record._replace(job_id=number), TOKEN, "1")))
+        os.write(worker.ends.stdout, b"out\n" + TOKEN + b" %d\n" % number)
+        worker.write(reply)
+    assert [type(it) for it in order] == [WorkerRecord, OutputLines, Reply, Reply], "the others are read in their turn"
+    assert [reply.error for reply in order[2:]] == [None, None]
 
 
 def test_no_output_of_jobs_that_succeeded_is_kept(worker: ScriptedWorker) -> None:

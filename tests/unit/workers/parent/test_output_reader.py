@@ -6,9 +6,10 @@ from logging import WARNING
 from select import PIPE_BUF
 from typing import Any
 
+import orjson
 import pytest
 
-from supervisor.workers.interface import OutputLines, WorkerRecord
+from supervisor.workers.interface import OutputLines, WorkerProgress, WorkerRecord
 from supervisor.workers.log_records import MAX_BYTES, MAX_UNFINISHED_BYTES, NoRecord, RecordJoiner, lines_of
 from supervisor.workers.parent.output_reader import (
     JOB_MINIMUM,
@@ -315,3 +316,33 @@ def test_a_log_record_forges_no_line_by_the_names_of_its_level_and_logger(level:
 def test_bytes_that_are_no_text_are_escaped() -> None:
     splitter = Splitter()
     assert splitter.feed(b"\xff\x00\n" + mark(1)) == [(1, ["\\xff\\x00"])]
+
+
+PROGRESS = WorkerProgress(7, 2, 5, 3, 10.5, "half")
+
+
+def test_progress_comes_whole_and_in_order_and_is_no_text_of_the_job() -> None:
+    splitter = Splitter()
+    (line,) = lines_of(PROGRESS, TOKEN, "1")
+    assert splitter.feed(b"a\n" + line + b"b\n" + mark(7)) == [(7, ["a"]), PROGRESS, (7, ["b"])]
+    assert splitter.tails == {7: "a\nb\n"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [7, 2, 5, -1, None, None], [7, 2, 5, 1, -1, None], [7, 2, 5, 1 << 63, None, None], [7, 2, 5, 1e300, None, None],
+        [7, 2, 5, True, None, None], ["7", 2, 5, 1, None, None], [7, 2, 5, None, None, None], [7, 2, 5, 1, None, 3], [7, 2, 5, 1],
+    ],
+)  # fmt: skip
+def test_progress_that_no_worker_reports_is_dropped_and_counted(fields: list[Any]) -> None:
+    splitter = Splitter()
+    data = orjson.dumps(fields)
+    assert splitter.feed(TOKEN + b"@1 %d %b\n" % (len(data), data) + mark(7)) == []
+    assert splitter.has_dropped
+
+
+def test_the_message_of_made_up_progress_is_cut_and_escaped() -> None:
+    data = orjson.dumps([7, 2, 5, 1, None, "\x00" + "x" * 10_000])
+    found = RecordJoiner().add(b"@1 %d %b" % (len(data), data))
+    assert found is not None and (found.message or "").startswith("\\x00x") and len(found.message or "") == 200
