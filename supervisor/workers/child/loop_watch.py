@@ -50,6 +50,8 @@ class LoopWatch:
         self._since = 0.0
         """When the loop has turned, or has begun the task that it is in since then."""
         self._reported = 0.0
+        self._looked = 0.0, 0.0
+        """When the thread began its last wait, and the CPU time that the process had used by then."""
         self._cancels = self._cancels_reported = 0
 
     def start(self) -> None:
@@ -80,10 +82,9 @@ class LoopWatch:
     def _watch(self) -> None:
         seen, limit = (0.0, 0), FIRST_REPORT
         while True:
-            begun, used = monotonic(), process_time()
+            self._looked = monotonic(), process_time()
             sleep(TURN)
-            late = monotonic() - begun - TURN
-            was_stopped = late > FIRST_REPORT and process_time() - used < late / 2  # as a whole: nothing has blocked
+            was_stopped = self._was_stopped()
             now = self._step()
             if now != seen or was_stopped:
                 if limit > FIRST_REPORT:
@@ -100,11 +101,19 @@ class LoopWatch:
                     self._reported = monotonic()
                     self._report(self._job_of(task), task is not None, None)
 
+    def _was_stopped(self) -> bool:
+        """Return whether the process as a whole did not run for a time just now: nothing has blocked it."""
+        begun, used = self._looked
+        late = monotonic() - begun - TURN
+        return late > FIRST_REPORT and process_time() - used < late / 2
+
     def _step(self) -> tuple[float, int]:
         """Return what changes whenever the loop goes on: tasks that are quick, but many, do not block it."""
         return self._turned, id(asyncio.current_task(self._loop))
 
     def _interrupted(self, _number: int, frame: FrameType | None) -> None:
+        if self._was_stopped():  # the supervisor has asked meanwhile
+            return
         if monotonic() - max(self._since, self._turned) >= FIRST_REPORT:
             self._reported = monotonic()
             # Tasks that a job has started have its context, and so have callbacks. These may be many, and each of them quick.
