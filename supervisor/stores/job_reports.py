@@ -50,8 +50,10 @@ def _object(text: str | None, keys: set[str]) -> dict[str, Any] | None:
 
 
 def add_progress(supervisors: Iterable[Mapping[str, Any]], progress: Mapping[int, dict[str, Any] | None]) -> None:
-    """Add the progress, by job, to what the workers of these `supervisors` (as in `status --json`) are running."""
+    """Add the progress, by job, to what the workers of these `supervisors` (as in `status --json`) are running: that of an earlier
+    attempt is none."""
     for supervisor in supervisors:
         for worker in supervisor["workers"]:
             if job := worker.get("current_job"):
-                job["progress"] = progress.get(job["job_id"])
+                found = progress.get(job["job_id"])
+                job["progress"] = found if found and found["attempt"] == job.get("retry_count", 0) + 1 else None

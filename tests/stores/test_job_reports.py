@@ -63,6 +63,19 @@ def test_the_status_shows_the_progress_of_jobs_that_run(joined):
     assert shown["workers"][1]["current_job"]["progress"] is None
 
 
+def test_the_status_does_not_show_the_progress_of_an_earlier_attempt(joined):
+    (id,) = put(joined)
+    first = take_one(joined)
+    joined.settle([again(first, 0.0)])
+    joined.keep_reports([report(first, 7)])
+    promote(joined, 10)
+    second = take_one(joined)
+    joined.announce(Presence("running", [{"pid": 1, "state": "busy", "current_job": {"job_id": id, "retry_count": 1}}]))
+    assert joined.stats()["supervisors"][0]["workers"][0]["current_job"]["progress"] is None
+    joined.keep_reports([report(second, 1)])
+    assert joined.stats()["supervisors"][0]["workers"][0]["current_job"]["progress"]["done"] == 1
+
+
 def test_reports_are_deleted_with_their_job(factory, joined):
     if isinstance(factory, MemoryFactory):
         pytest.skip("in memory a report is a part of the job")
