@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
 
 from supervisor.cli.context import UserMistake, echo
 from supervisor.cli.exit_codes import NOT_SUCCEEDED
-from supervisor.cli.job_output import progress_line
+from supervisor.cli.job_output import progress_line, progress_name
 from supervisor.cli.render import escaped, print_json
 from supervisor.cli.store_access import once_available
 from supervisor.client.ended_jobs import Ended
@@ -25,7 +26,7 @@ def follow(store: Store, id: int, as_json: bool) -> int | None:
     if job is None:
         raise UserMistake(f"no job {id}")
     while True:
-        if as_json and _without_lease(job) != _without_lease(before):
+        if as_json and _for_comparison(job) != _for_comparison(before):
             print_json(job)
         elif not as_json:
             for line in _changes(before or {}, job):
@@ -38,9 +39,14 @@ def follow(store: Store, id: int, as_json: bool) -> int | None:
             raise UserMistake(f"job {id} was deleted")
 
 
-def _without_lease(job: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the job without the end of its lease, which changes all the time."""
-    return None if job is None else {**job, "lease": None}
+def _for_comparison(job: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the job without what changes all the time: the end of its lease, and times and counts in the reason why it waits."""
+    return None if job is None else {**job, "lease": None, "waiting_because": _kind(job)}
+
+
+def _kind(job: dict[str, Any]) -> str | None:
+    """Return the reason why the job waits, without its numbers."""
+    return job["waiting_because"] and re.sub(r"(\d[\w.:-]*,? ?)+", "#", job["waiting_because"])
 
 
 def _look(store: Store, id: int) -> dict[str, Any] | None:
@@ -50,18 +56,20 @@ def _look(store: Store, id: int) -> dict[str, Any] | None:
 def _changes(before: dict[str, Any], job: dict[str, Any]) -> Iterator[str]:
     """Yield a line for each change: what was logged comes before the state that followed."""
     ended = JobState(job["state"]).terminal
-    if not ended and any(before.get(key) != job[key] for key in ("state", "attempt", "waiting_because")):
+    same = before and all(before[key] == job[key] for key in ("state", "attempt")) and _kind(before) == _kind(job)
+    if not ended and not same:
         yield _state(job)
     yield from _new_log(before.get("log"), job["log"])
     if job["progress"] is not None and before.get("progress") != job["progress"]:
-        yield f"progress: {progress_line(job['progress'])}"
+        yield f"{progress_name(job)}: {progress_line(job['progress'])}"
     if ended:
         succeeded = job["state"] == JobState.SUCCEEDED
         yield f"job {job['id']} ({job['handler']}) succeeded" if succeeded else str(Ended(job["id"], job, True).outcome)
 
 
 def _state(job: dict[str, Any]) -> str:
-    reason = f": {job['waiting_because']}" if job["waiting_because"] else ""
+    because = (job["waiting_because"] or "").removeprefix(f"it is {job['state']}: ")
+    reason = f": {because}" if because else ""
     attempt = f", attempt {job['attempt']}" if job["state"] == JobState.IN_FLIGHT else ""
     return f"job {job['id']} ({job['handler']}) is {job['state']}{attempt}{reason}"
 

@@ -57,7 +57,9 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
     waiting = current_context().mask(job.get("waiting_because") or "")
     missing = ", ".join(job["missing_sinks"])
     progress = job["progress"] and f"{progress_line(job['progress'])}  ({ago(job['progress']['at'])})"
-    print_fields({**fields, "missing_sinks": missing, **times, "progress": progress, "waiting_because": waiting})
+    print_fields(
+        {**fields, "missing_sinks": missing, **times, progress_name(job): progress, "waiting_because": waiting}
+    )
     for name in ("headers", "payload", "result"):
         if job.get(name) not in (None, {}):
             print_heading(name)
@@ -68,6 +70,12 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         print_heading(f"log of attempt {log['attempt']}")
         left_out = [f"... {counted(log['skipped'], 'line')} left out ..."] if log["skipped"] else []
         print_block(current_context().mask("\n".join([*left_out, *log["lines"]])))
+
+
+def progress_name(job: Mapping[str, Any]) -> str:
+    """Return how the progress of this job is named: by its attempt, if that is not the attempt of the job."""
+    earlier = job["progress"] and job["progress"]["attempt"] != job["attempt"]
+    return f"progress of attempt {job['progress']['attempt']}" if earlier else "progress"
 
 
 def progress_line(progress: Mapping[str, Any]) -> str:

@@ -81,6 +81,32 @@ def test_programs_get_one_object_for_each_change_but_none_for_its_lease(followed
     assert [orjson.loads(line) for line in lines] == [job(), job(progress=progress(1)), ended]
 
 
+def test_a_reason_to_wait_is_printed_again_only_if_more_than_its_numbers_change(followed: Any) -> None:
+    looks = (
+        job(state="scheduled", waiting_because="it is scheduled: due in 1h, at 2030-01-31T08:00:00.5Z; wait"),
+        job(state="scheduled", waiting_because="it is scheduled: due in 59m 59s, at 2030-01-31T08:00:00.5Z; wait"),
+        job(state="scheduled", waiting_because="its queue is paused"),
+        job(state="succeeded"),
+    )
+    assert followed(*looks)[1] == [
+        "job 7 (mail) is scheduled: due in 1h, at 2030-01-31T08:00:00.5Z; wait",
+        "job 7 (mail) is scheduled: its queue is paused",
+        "job 7 (mail) succeeded",
+    ]
+    assert [orjson.loads(line) for line in followed(*looks, as_json=True)[1]] == [looks[0], looks[2], looks[3]]
+
+
+def test_the_progress_of_an_earlier_attempt_is_named_by_it(followed: Any) -> None:
+    looks = (
+        job(attempt=2, progress=progress(3)),
+        job(state="succeeded", attempt=2, progress={**progress(1), "attempt": 2}),
+    )
+    assert followed(*looks)[1] == [
+        "job 7 (mail) is in_flight, attempt 2", "progress of attempt 1: 3/4 (75%) so far", "progress: 1/4 (25%) so far",
+        "job 7 (mail) succeeded",
+    ]  # fmt: skip
+
+
 def test_a_job_that_has_ended_before_is_shown_and_one_that_is_deleted_is_a_mistake(followed: Any) -> None:
     assert followed(job(state="succeeded", log=log("a"))) == (None, ["a", "job 7 (mail) succeeded"])
     with pytest.raises(UserMistake, match="no job 7"):
