@@ -83,6 +83,10 @@ def _print_supervisors(stats: dict[str, Any]) -> None:
         for group in each["groups"]:
             if named or group["min"] < group["max"]:
                 echo(_group_line(group))
+        if (alone := each["runs_alone"]) is not None:
+            echo(
+                f"starts no other job beside job {alone}, which may have ended supervisors: supervisor jobs show {alone}"
+            )
         if each["workers"]:
             columns = [*WORKER_COLUMNS, "group"] if named else WORKER_COLUMNS
             rows = [_worker_row(worker, max(0.0, age)) for worker in each["workers"]]

@@ -42,6 +42,13 @@ def test_a_row_from_before_the_clock_was_set_back_has_no_age(capsys: pytest.Capt
     ]
 
 
+def test_a_suspect_that_runs_alone_is_named_since_other_jobs_wait_beside_idle_workers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, line, _, _ = printed(capsys, {"pid": 13, "state": "busy", "current_job": JOB}, runs_alone=7)
+    assert line == "starts no other job beside job 7, which may have ended supervisors: supervisor jobs show 7"
+
+
 def queue(name: str, failed: int = 0, *, paused: bool = False) -> dict[str, Any]:
     none = dict.fromkeys(("queue_size", "retry_queue_size", "scheduled", "in_flight", "processing"), 0)
     return {"queue": name, **none, "failed": failed, "paused": paused}
