@@ -36,6 +36,7 @@ class Announcer:
                 "pid": slot.process.pid,
                 "state": _state(slot),
                 "group": slot.pool.name or None,
+                "async": slot.pool is self._pool.async_workers,
                 "current_job": _current_job(slot, now),
             }
             for slot in (*self._shown(), *self._pool.stuck.values())

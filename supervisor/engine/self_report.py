@@ -61,6 +61,7 @@ class SelfReport:
             "queues": None if settings.workers.queues is None else sorted(settings.workers.queues),
             "groups": self._groups(),
             "handlers": sorted(self._config.handlers) if len(self._config.handlers) <= MAX_HANDLERS else None,
+            "async_handlers": sorted(self._config.async_handlers)[:MAX_HANDLERS],
             "lease_ttl": self._ttl,
             "problems": [it._replace(message=printable(mask(it.message))[:MAX_MESSAGE])._asdict() for it in problems],
             "missing_handlers": self._unknown_handlers.missing()[:MAX_PROBLEMS],

@@ -118,7 +118,7 @@ def _ready(job: Row, status: Row, present: Present) -> str:
     able = [each for each in _able(job, present) if each["state"] == "running"]
     for kind in ("store", "workers", "worker_start", "forkserver"):
         broken = [(each, it) for each in able for it in each["problems"] if it["kind"] == kind]
-        if broken and (kind == "store" or not any(_workers(each, job["queue"], "idle", "busy") for each in able)):
+        if broken and (kind == "store" or not any(_workers(each, job, "idle", "busy") for each in able)):
             each, it = broken[0]
             return f"{name_of(each)}: {it['message']}: {it['what_to_do']}"
     if job["expired_count"] >= SUSPECT:
@@ -135,17 +135,18 @@ def _ready(job: Row, status: Row, present: Present) -> str:
     if job["retries"] and waiting[0] and any(queue in each["held_retries"] for each in able):
         return f"as many retries of queue {queue} run as retry.max_in_flight allows while fresh jobs wait: wait, or raise it"
     ready = counted(sum(waiting), "job", "are")
-    idle = sum(len(_workers(each, queue, "idle")) for each in able)
+    idle = sum(len(_workers(each, job, "idle")) for each in able)
     if idle:
         return f"{_are(idle)} idle, and {ready} ready in queue {queue}: wait a moment, then look at the log of {name_of(able[0])}"
-    busy = [worker for each in able for worker in _workers(each, queue, "busy") if worker.get("current_job")]
+    busy = [worker for each in able for worker in _workers(each, job, "busy") if worker.get("current_job")]
     if not busy:
         return f"no worker of {name_of(able[0])} is ready yet: wait, or look at its log"
     longest = max((worker["current_job"] for worker in busy), key=lambda it: float(it["running_for"]))
+    are = "async workers are" if _is_async(job, able[0]) else _are(len(busy))
     return (
-        f"{_are(len(busy))} busy, the longest with job {longest['job_id']} ({longest['handler']}) for "
+        f"{are} busy, the longest with job {longest['job_id']} ({longest['handler']}) for "
         f"{format_duration(longest['running_for'])}, and {ready} ready in queue {queue}: wait, or raise "
-        f"{_count_for(able[0], queue)}"
+        f"{_count_for(able[0], job)}"
     )
 
 
@@ -153,8 +154,14 @@ def _group_for(supervisor: Row, queue: str) -> str | None:
     return next((it["group"] for it in supervisor["groups"] if queue in (it["queues"] or ())), None)
 
 
-def _count_for(supervisor: Row, queue: str) -> str:
-    group = _group_for(supervisor, queue)
+def _is_async(job: Row, supervisor: Row) -> bool:
+    return job["handler"] in supervisor["async_handlers"]
+
+
+def _count_for(supervisor: Row, job: Row) -> str:
+    if _is_async(job, supervisor):
+        return "workers.async.concurrency"
+    group = _group_for(supervisor, job["queue"])
     return "workers.count" if group is None else f"workers.groups.{group}.count"
 
 
@@ -162,10 +169,13 @@ def _are(workers: int) -> str:
     return "the only worker that may run it is" if workers == 1 else f"{workers} workers that may run it are"
 
 
-def _workers(supervisor: Row, queue: str, *states: str) -> list[Row]:
-    """Return the workers in these states that may run jobs of the queue."""
-    group = _group_for(supervisor, queue)
-    return [each for each in supervisor["workers"] if each.get("state") in states and each.get("group") == group]
+def _workers(supervisor: Row, job: Row, *states: str) -> list[Row]:
+    """Return the workers in these states that may run the job; an async worker is there once for each job that it runs."""
+    workers = [each for each in supervisor["workers"] if each.get("state") in states]
+    if _is_async(job, supervisor):
+        return [each for each in workers if each.get("async")]
+    group = _group_for(supervisor, job["queue"])
+    return [each for each in workers if not each.get("async") and each.get("group") == group]
 
 
 def still_runs(id: int, status: Row) -> str | None:

@@ -39,6 +39,14 @@ PLUGIN = {
             time.sleep(3600)
     """
 }
+ASYNC = """
+    import asyncio
+    from supervisor import handler
+
+    @handler
+    async def waits(job):
+        await asyncio.sleep(3600)
+"""
 HANGS = """
     import time
     from supervisor import hookimpl
@@ -66,8 +74,8 @@ def serve(command: Command, config: str = ONE, **plugins: str) -> Running:
     return run
 
 
-def busy(command: Command) -> int:
-    id = command.enqueue("slow")
+def busy(command: Command, handler: str = "slow") -> int:
+    id = command.enqueue(handler)
     wait_for(lambda: command.job(id)["lease"] is not None and command.job(id)["waiting_because"] is None)
     return id
 
@@ -168,6 +176,18 @@ def all_workers_are_busy(command: Command) -> int:
     return command.enqueue("noop")
 
 
+def async_workers_are_busy(command: Command) -> int:
+    serve(command, "workers: {count: 1, async: {concurrency: 1}}\n", waits=ASYNC)
+    busy(command, "waits")
+    return command.enqueue("waits")
+
+
+def workers_are_busy_beside_async_workers(command: Command) -> int:
+    serve(command, waits=ASYNC)
+    busy(command)
+    return command.enqueue("noop")
+
+
 def workers_fail_to_start(command: Command) -> int:
     serve(command, exits=EXITS)
     return command.enqueue("noop")
@@ -244,6 +264,8 @@ REASONS: dict[Callable[[Command], int], tuple[str, str]] = {
     it_is_a_suspect: ("suspects run one by one, and it waits for its turn", ""),
     a_sole_suspect_is_tried: ("starts no other job beside job 1, which may have ended supervisors", ""),
     all_workers_are_busy: ("the only worker that may run it is busy, the longest with job 1 (slow) for", ""),
+    async_workers_are_busy: ("async workers are busy, the longest with job 1 (waits) for", ""),
+    workers_are_busy_beside_async_workers: ("the only worker that may run it is busy, the longest with job 1 (slow) for", ""),
     workers_fail_to_start: ("workers fail as soon as they start (0 of 1 run); the last one exited with status 7", "workers"),
     a_hook_hangs_in_the_workers: ("supervisor_worker_started of ", "worker_start"),
     the_supervisor_drains: ("is draining: wait, or start another with: supervisor run", ""),
