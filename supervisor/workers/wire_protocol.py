@@ -117,7 +117,10 @@ Message = Hello | Fork | Reap | Stop | Importing | Ready | Forked | NotForked | 
 _INTEGER, _NUMBER, _TEXT, _LIST, _MAPPING = (int,), (int, float), (str,), (list,), (dict,)
 _OPTIONAL_INTEGER = (int, type(None))
 _MESSAGES: Mapping[str, tuple[type[Any], tuple[tuple[type, ...], ...]]] = {
-    "hello": (Hello, (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT, _TEXT, _TEXT, _LIST, _MAPPING)),
+    "hello": (
+        Hello,
+        (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT, _TEXT, _TEXT, _LIST, _MAPPING, _MAPPING),
+    ),
     "fork": (Fork, (_INTEGER, _INTEGER, _TEXT, _INTEGER)),
     "reap": (Reap, (_INTEGER,)),
     "stop": (Stop, ()),

@@ -30,6 +30,7 @@ MESSAGES = [
         "info",
         "aa",
         [["mail", "1"]],
+        {"mail": {"cancel_grace": 5.0}},
         {"mail": {"nice": 5}},
     ),
     wire.Fork(1, 2, "token", 100),
@@ -50,6 +51,12 @@ def test_every_message_comes_back_as_it_went(message: wire.Message) -> None:
     line = wire.encode(message)
     assert line.endswith(b"\n") and line.count(b"\n") == 1
     assert wire.decode(line[:-1]) == message
+
+
+def test_every_field_of_every_message_has_its_types() -> None:
+    assert {tag: len(types) for tag, (_, types) in wire._MESSAGES.items()} == {
+        tag: len(getattr(kind, "_fields")) for tag, (kind, _) in wire._MESSAGES.items()
+    }
 
 
 @pytest.mark.parametrize(
