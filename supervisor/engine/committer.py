@@ -210,14 +210,14 @@ class Committer:
         def settle(store: Store) -> _Settled:
             stale, locked = _settle_unlocked(store, batch)
             at = self._now()
-            if reports:
-                store.keep_reports(reports)
             if running:
                 store.extend((), ttl, running)
             return _Settled(frozenset(stale), locked, at)
 
         future = self._writer.submit(settle, Purpose.SETTLE, lambda settled: len(settled.locked) < len(batch))
         future.add_done_callback(lambda future: self._settled(batch, future))
+        if reports:
+            self._leases.write_reports(reports)
         return future
 
     def _settle_again(self, batch: list[Outcome]) -> asyncio.Future[_Settled]:
@@ -251,15 +251,16 @@ class Committer:
 
     def _accepted(self, batch: list[Outcome], stale: frozenset[int], at: float) -> None:
         if self._locked:
+            self._leases.reports.not_written(self._locked.keys() & {outcome.lease[:2] for outcome in batch})
             self._forget_locked([outcome.lease for outcome in batch])
+        if self._leases.reports.held:
+            self._leases.reports.ended([outcome.lease for outcome in batch])
         if stale:
             leases = [outcome.lease for outcome in batch if outcome.lease.id in stale]
             self._decider.refund(leases)
             self._report_stale(leases)
             batch = [outcome for outcome in batch if outcome.lease.id not in stale]
         self._leases.drop([outcome[OUTCOME_LEASE] for outcome in batch])
-        if self._leases.reports.held:
-            self._leases.reports.ended([outcome.lease for outcome in batch])
         if batch:
             age = self._now() - at
             self._bus.emit(JobsSettled(batch, age))

@@ -273,7 +273,7 @@ class Coordinator:
         if notification_fd is not None:
             self._loop.remove_reader(notification_fd)
         if reports := self.leases.reports.changes():  # of lines that were read after the outcome
-            keep = self.writer.submit(lambda store: store.keep_reports(reports), Purpose.ANNOUNCE)
+            keep = self.writer.submit(lambda store: store.keep_reports(reports), Purpose.REPORT)
             keep.add_done_callback(report_error)
         self.writer.submit(_leave, Purpose.LEAVE).add_done_callback(report_error)
         if await self.writer.close(timeout):

@@ -33,8 +33,6 @@ class _Reported:
     skipped: int = 0  # lines that were dropped for later ones
     new_progress: bool = False
     new_lines: bool = False
-    is_settling: bool = False
-    """Whether all that is new goes to the store with an outcome."""
 
     def add(self, text: str) -> None:
         line = printable(text)
@@ -86,7 +84,6 @@ class JobReports:
             for line in written.lines if isinstance(written, OutputLines) else written.text.split("\n"):
                 kept.add(line)
             kept.new_lines = True
-        kept.is_settling = False
         self._changed[key] = kept
         self._schedule()
 
@@ -94,34 +91,41 @@ class JobReports:
         """Return what is not in the store yet, to be written now; of very much the first part."""
         found, size = [], 0
         for key, kept in [*self._changed.items()]:
-            if not kept.is_settling and size < MAX_WRITTEN:
+            if size < MAX_WRITTEN:
                 size += kept.characters
-                del self._changed[key]
-                found.append(_taken(kept))
+                found.append(self._take(key))
         return found
 
     def leases(self) -> list[Lease]:
         """Return the leases of the jobs that `changes` would return."""
-        return [kept.lease for key, kept in self._changed.items() if key in self.held and not kept.is_settling]
+        return [kept.lease for key, kept in self._changed.items() if key in self.held]
 
     def of(self, outcomes: Sequence[Outcome]) -> list[JobReport]:
-        """Return what is not in the store yet of these jobs, which have ended. It is in the store once `ended` is called."""
-        found = []
-        for outcome in outcomes:
-            if (kept := self._changed.get(outcome[OUTCOME_LEASE][:2])) is not None:
-                kept.is_settling = True
-                found.append(kept.report())
-        return found
+        """Return what is not in the store yet of these jobs, which have ended, to be written now."""
+        keys = [outcome[OUTCOME_LEASE][:2] for outcome in outcomes]
+        return [self._take(key) for key in keys if key in self._changed]
+
+    def not_written(self, keys: Iterable[LeaseKey]) -> None:
+        """Write the reports of these jobs again later, as far as they are kept: the store has not taken all of them."""
+        for key in keys:
+            kept = self.held.get(key) or self._ended.get(key)
+            if kept is not None:
+                kept.new_progress, kept.new_lines = kept.progress is not None, bool(kept.lines)
+                self._changed[key] = kept
+                self._schedule()
 
     def ended(self, leases: Iterable[Lease]) -> None:
         """Hold the jobs no longer: their outcomes are in the store, or the leases are lost."""
         for lease in leases:
             key = lease[:2]
             if (kept := self.held.pop(key, None)) is not None:
-                if kept.is_settling:
-                    del self._changed[key]
-                    kept.new_progress = kept.new_lines = kept.is_settling = False
                 self._keep_ended(key, kept)
+
+    def _take(self, key: LeaseKey) -> JobReport:
+        kept = self._changed.pop(key)
+        report = kept.report()
+        kept.new_progress = kept.new_lines = False
+        return report
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -142,9 +146,3 @@ class JobReports:
             self.on_change()
             if self._changed:  # an extend was under way
                 self._schedule()
-
-
-def _taken(kept: _Reported) -> JobReport:
-    report = kept.report()
-    kept.new_progress = kept.new_lines = False
-    return report

@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from supervisor.engine.job_reports import JobReports
-from supervisor.engine.store_writer import Purpose, Writer
+from supervisor.engine.store_writer import CallFailed, NotDone, Purpose, Writer
 from supervisor.jobs import LEASE_ID, LEASE_PAYLOAD, LEASE_TOKEN, OUTCOME_LEASE, Lease, Outcome
 from supervisor.stores.job_reports import JobReport
-from supervisor.stores.protocol import Store
 from supervisor.workers.interface import Written
 from supervisor.workers.pool import Pool
 
@@ -35,7 +34,7 @@ class Leases:
         self._held: dict[int, Lease] = {}
         self._marked: dict[int, Lease] = {}  # by job: those that ran when marks were last written, which have theirs
         self._extending: asyncio.Future[list[int]] | None = None
-        self._reporting: asyncio.Future[list[int]] | None = None
+        self._reporting: asyncio.Future[None] | None = None
         self._checking: asyncio.Future[list[LeaseKey]] | None = None
 
     def __len__(self) -> int:
@@ -128,9 +127,25 @@ class Leases:
         leases, reports, ttl = self.reports.leases(), self.reports.changes(), self.ttl
         if not reports:
             return []
-        self._reporting = self._writer.submit(lambda store: _extend(store, leases, ttl, reports), Purpose.EXTEND)
-        stale = set(await self._reporting)
+        self._reporting = self.write_reports(reports)
+        if not leases:
+            return []
+        stale = set(await self._writer.submit(lambda store: store.extend(leases, ttl, leases), Purpose.EXTEND))
         return [lease for lease in leases if lease.id in stale and self.holds(lease)]
+
+    def write_reports(self, reports: Sequence[JobReport]) -> asyncio.Future[None]:
+        """Write the reports, in the same commit as what is submitted next to them. If the store refuses them, nothing else is held up."""
+
+        def written(future: asyncio.Future[None]) -> None:
+            error = future.exception()
+            if isinstance(error, CallFailed):
+                self.reports.not_written([report[:2] for report in reports])
+            elif error is not None and not isinstance(error, NotDone):
+                raise error
+
+        future = self._writer.submit(lambda store: store.keep_reports(reports), Purpose.REPORT)
+        future.add_done_callback(written)
+        return future
 
     async def check(self) -> tuple[list[Lease], list[int]]:
         """Return the leases held here that are not ours in the store any more (cancelled, taken over), and the ids of jobs whose
@@ -143,11 +158,6 @@ class Leases:
         lost = [lease for id, lease in before.items() if ours.get(id) != lease.token and self.holds(lease)]
         known = self._held.keys() | before.keys()
         return lost, [id for id in ours if id not in known]
-
-
-def _extend(store: Store, leases: Sequence[Lease], ttl: float, reports: Sequence[JobReport]) -> list[int]:
-    store.keep_reports(reports)
-    return store.extend(leases, ttl, leases) if leases else []
 
 
 def _bytes(leases: Iterable[Lease]) -> int:

@@ -47,6 +47,7 @@ class Purpose(Enum):
     CLAIM = "claim jobs", "no job starts"
     SETTLE = "settle outcomes", "they are kept, and no further job is claimed"
     EXTEND = "extend leases", "another supervisor may run the jobs of this one again"
+    REPORT = "write the progress and the log of jobs", "`jobs show` shows them as they were"
     RECOVER = "recover expired leases", "their jobs wait"
     FIND_EXPIRED = "find expired leases", "the jobs of supervisors that are gone wait"
     CHECK = "check leases", "jobs that are cancelled run on"

@@ -55,7 +55,7 @@ def test_every_message_comes_back_as_it_went(message: wire.Message) -> None:
 
 def test_every_field_of_every_message_has_its_types() -> None:
     assert {tag: len(types) for tag, (_, types) in wire._MESSAGES.items()} == {
-        tag: len(getattr(kind, "_fields")) for tag, (kind, _) in wire._MESSAGES.items()
+        tag: len(kind._fields) for tag, (kind, _) in wire._MESSAGES.items()
     }
 
 
