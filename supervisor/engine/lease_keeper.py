@@ -101,6 +101,7 @@ class LeaseKeeper:
         if not lost:
             return
         self._buffers.take_out(lost)
+        self._pool.async_workers.give_up(lost)
         self._leases.drop(lost)
         self._leases.reports.ended(lost)
         killed: dict[int, HeldExit] = {}  # by job

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection
 
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
-from supervisor.events import Bus, LoopGap
+from supervisor.events import Bus, LoopGap, WorkerStarted
 from supervisor.jobs import LEASE_POLICY
 from supervisor.workers.blame import LINGERING, heartbeat_lost, timed_out
 from supervisor.workers.pool import Pool
@@ -47,6 +47,8 @@ class Watchdog:
         self._armed_for = 0.0
         self._cpu: dict[int, tuple[float, float]] = {}  # by worker: CPU seconds, and when they were last seen to grow
 
+        bus.subscribe(self._worker_started, WorkerStarted)
+
     def start(self) -> None:
         self.sweep()
 
@@ -58,6 +60,11 @@ class Watchdog:
     def work_sent(self, slot: WorkerSlot) -> None:
         """Note that this worker has new jobs: something may be due before the timer is."""
         self._arm_by(self._due(slot, self._loop.time()))
+
+    def _worker_started(self, _event: WorkerStarted) -> None:
+        """Look soon: an async worker may have been started for jobs that it has got now."""
+        if self._timer is not None:
+            self._arm_by(self._loop.time() + BLOCKED_AFTER)
 
     def work_ended(self) -> None:
         """Note that workers have ended jobs and begun the next ones of their frames. Slots of async workers have no next ones."""

@@ -102,6 +102,13 @@ class AsyncWorkers:
                 slot.sole = lease
         return leases
 
+    def give_up(self, leases: Sequence[Lease]) -> None:
+        """Start none of these jobs that wait for a worker of their own."""
+        lost = {lease[:2] for lease in leases}
+        for slot in [slot for slot in self.slots if slot.sole is not None and slot.sole[:2] in lost]:
+            slot.sole = None
+            slot.retire()
+
     def stop(self) -> None:
         """Fork no more, and reclaim the jobs that wait for a worker of their own: they must not be left to their leases."""
         self.stopping = True
