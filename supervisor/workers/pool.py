@@ -66,7 +66,7 @@ class Pool(PoolState):
     # the number of workers
 
     def configure(self, sizes: Mapping[str, Size]) -> None:
-        """Have these groups, of such sizes. A `renew` for another backend retires those that go."""
+        """Have these groups, of such sizes. A `renew` for another backend retires the workers of those that go."""
         for name in self.groups.keys() - sizes.keys():
             self.groups.pop(name).configure(Size(0, 0))
         for name, size in sizes.items():
@@ -107,7 +107,8 @@ class Pool(PoolState):
         for group in self.groups.values():
             group.reforks.cancel()
         for slot in [slot for slot in self.workers.values() if slot.state in PRESENT]:
-            if slot.backend is not backend or (has_new_forkserver and slot.process.pid is not None):
+            went = slot.pool.name not in self.groups  # it may have the first worker of the new backend
+            if went or slot.backend is not backend or (has_new_forkserver and slot.process.pid is not None):
                 slot.retire()
         self.fill()
         self.async_workers.renew(backend)

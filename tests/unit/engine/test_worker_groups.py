@@ -446,3 +446,17 @@ def test_a_job_that_another_supervisor_gave_up_is_claimed_by_the_group_that_is_f
     for _ in range(10):
         here.engine.maintain("running")
     assert sent(here, "mail") == [id]
+
+
+def test_the_first_worker_of_a_reload_is_not_left_in_a_group_that_this_reload_removes() -> None:
+    here = Virtual(groups={"mail": {"queues": ["mail"], "count": 1}}, served=("mail",))
+    here.serve()
+    assert here.pool.others.count == 0
+    settings = Settings(workers={"queues": ["mail"], "count": 1})
+    trial = FakeBackend()
+    here.pool.fork_first(trial, here.pool.limits)
+    trial.forked[0].come_up()
+    here.engine.renew(settings, trial, here.engine.config.reports)
+    for process in trial.forked[1:]:
+        process.come_up()
+    assert [process.retired for process in trial.forked] == [True, False]
