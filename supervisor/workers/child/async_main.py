@@ -174,7 +174,14 @@ class AsyncJobRunner:
     def _cancel(self, frame: int, *, of_job: bool) -> None:
         """Cancel the task, or forget its job: its permit was reclaimed. `of_job` is whether its job was cancelled."""
         self._watch.note_cancel()
-        self._waiting.pop(frame, None)
+        if frame in self._permitted:  # a task must not be cancelled before its first step: it would have no outcome
+            self._start_permitted()
+            self._loop.call_soon(self._cancel_task, frame, of_job)
+        else:
+            self._waiting.pop(frame, None)
+            self._cancel_task(frame, of_job)
+
+    def _cancel_task(self, frame: int, of_job: bool) -> None:
         task = self._running.get(frame)
         if task is None:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,15 +24,18 @@ class Runner:
         hello: Any = SimpleNamespace(interruptions={}, result_limit=1000)
         plugins: Any = SimpleNamespace(handlers={}, wrappers=lambda name: ())
         self.later: list[Any] = []
-        loop = SimpleNamespace(create_task=self.start, call_soon=self.later.append)
+        loop = SimpleNamespace(
+            create_task=self.start, call_soon=lambda call, *args: self.later.append(partial(call, *args))
+        )
         self.runner: Any = AsyncJobRunner(hello, self.ends, 2, SimpleNamespace(), plugins, lambda job: None)  # type: ignore[arg-type]
         self.runner._loop, self.runner._fresh_context = loop, lambda: None
         self.started: list[int] = []
+        self.task = SimpleNamespace()
 
     def start(self, run: Any, context: Any) -> Any:
         self.started.append(run.cr_frame.f_locals["frame"])
         run.close()
-        return SimpleNamespace()
+        return self.task
 
     def permit(self, *frames: int) -> None:
         os.write(self.ours.permits_put, wire.encode_permits(frames))
@@ -91,3 +95,19 @@ def test_a_line_without_jobs_makes_it_look_for_permits_that_were_written_again(h
     assert here.started == []
     here.send(0)
     assert here.started == [1]
+
+
+def test_a_job_that_is_cancelled_as_it_comes_has_an_outcome_if_its_permit_was_taken(here: Runner) -> None:
+    here.permit(1, 2)
+    here.send(9, 19)  # its permit was reclaimed
+    cancelled: list[str] = []
+    here.runner._watch = SimpleNamespace(note_cancel=lambda: cancelled.append("read"))
+    here.task = SimpleNamespace(cancel=lambda: cancelled.append("cancelled"))
+    jobs = wire.encode_frame(1, [make_lease(id) for id in (11, 12)])
+    os.write(here.ours.jobs, jobs + wire.encode_cancel(1))
+    here.runner._read_jobs()
+    assert (here.started, cancelled) == ([1, 2], ["read"]), (
+        "a task that is cancelled before its first step has no outcome"
+    )
+    here.turn()
+    assert cancelled == ["read", "cancelled"]
