@@ -152,7 +152,8 @@ def _suspects_first(expired_leases: Sequence[ExpiredLease], due: list[ExpiredLea
     suspects = [expired for expired in expired_leases if expired.lease.expired_count >= SOLE_SUSPECT]
     if not suspects:
         return due
-    waiting = {expired.owner for expired in suspects if expired not in due}
+    of_due = {expired.lease.id for expired in due}
+    waiting = {expired.owner for expired in suspects if expired.lease.id not in of_due}
     due = [expired for expired in due if expired.owner not in waiting]
     return sorted(due, key=lambda expired: expired.lease.expired_count < SOLE_SUSPECT)
 
