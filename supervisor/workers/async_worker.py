@@ -38,6 +38,7 @@ class AsyncWorker:
         self.memory_due = 0.0  # when to look at its memory again
         self._taken = 0
         self.leaving = False  # it gets no more jobs
+        self.apart = False  # it was forked for the jobs of one that has crashed
         self.ready_at: float | None = None
         self.cancel_grace = cancel_grace
         self._timer = timer

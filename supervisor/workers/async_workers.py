@@ -22,9 +22,9 @@ from supervisor.workers.task_slot import TaskSlot
 
 RETRY_SECONDS = 1.0
 """After a worker for some jobs could not be started, until these may have the next one."""
-GROUPS, MAX_LEAVING = 10, 20
-"""The jobs of a worker that has crashed are run in so many groups, each in a worker of its own, as long as no more workers than this
-are leaving, as these are."""
+GROUPS, MAX_APART = 10, 20
+"""The jobs of a worker that has crashed are run in so many groups, each in a worker of its own, as long as there are no more such
+workers than this."""
 
 
 class AsyncOptions(NamedTuple):
@@ -90,14 +90,14 @@ class AsyncWorkers:
             self._listener.jobs_reclaimed(leases)
             return []
         size = -(-len(leases) // GROUPS)
-        while leases and sum(worker.leaving for worker in self.workers) < MAX_LEAVING:
+        while leases and sum(worker.apart for worker in self.workers) < MAX_APART:
             group, leases = leases[:size], leases[size:]
             try:
                 worker = self._fork(self._backend, len(group), 0).worker
             except OSError:
                 self._reclaim_later(group)
                 continue
-            worker.leaving = True
+            worker.leaving = worker.apart = True
             for slot, lease in zip(self._slots_of(worker), group, strict=True):
                 slot.sole = lease
         return leases

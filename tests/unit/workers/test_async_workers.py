@@ -116,7 +116,7 @@ def test_the_jobs_of_a_worker_that_has_crashed_run_in_ten_groups_each_in_a_worke
     forked: list[list[Any]] = []
 
     def fork(backend: Any, concurrency: int, ahead: int) -> Any:
-        worker = SimpleNamespace(leaving=False)
+        worker = SimpleNamespace(leaving=False, apart=False)
         slots = [SimpleNamespace(worker=worker, sole=None) for _ in range(concurrency)]
         workers.workers.append(worker)  # type: ignore[arg-type]
         forked.append(slots)
@@ -124,6 +124,8 @@ def test_the_jobs_of_a_worker_that_has_crashed_run_in_ten_groups_each_in_a_worke
 
     monkeypatch.setattr(workers, "_fork", fork)
     monkeypatch.setattr(workers, "_slots_of", lambda worker: next(it for it in forked if it[0].worker is worker))
+    reloaded: Any = SimpleNamespace(leaving=True, apart=False)  # they run long jobs, and keep none of these waiting
+    workers.workers += [reloaded] * 20
     assert workers.run_apart([LEASE._replace(id=id) for id in range(100)]) == []
     assert [[slot.sole.id for slot in slots] for slots in forked] == [[*range(n, n + 10)] for n in range(0, 100, 10)]
     assert workers.run_apart([LEASE._replace(id=id) for id in range(11)]) == []
