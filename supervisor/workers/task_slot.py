@@ -60,6 +60,7 @@ class TaskSlot(WorkerSlot):
         if self.process.frame in self.worker.ahead:
             self.worker.ahead.limit = 0
             self.reclaim()
+            self.worker.ahead.forget(self.process.frame)  # if it was seen to run, nothing was reclaimed
         else:
             super().report_started()
 

@@ -137,6 +137,20 @@ def test_a_job_sent_ahead_that_has_started_is_not_reclaimed() -> None:
     assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [15]
 
 
+def test_the_time_of_a_job_sent_ahead_that_was_seen_to_run_does_not_begin_anew() -> None:
+    here = quick_worker()
+    here.fill(11)
+    here.jobs.take(5)
+    assert here.slot_of(11).has_taken(), "a look at one job is one at all of them"
+    sent_at = here.slot_of(15).started
+    here.timer.advance(0.020)
+    for _ in range(2):
+        here.slot_of(15).report_started()
+    assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [15]
+    here.reply(12)
+    assert here.slot_of(15).started == sent_at
+
+
 def test_no_more_jobs_are_sent_than_the_worker_may_run_in_its_life() -> None:
     here = quick_worker(max_jobs=7)
     assert here.fill(11) == [11, 12, 13]
