@@ -34,7 +34,7 @@ class Leases:
         self._held: dict[int, Lease] = {}
         self._marked: dict[int, Lease] = {}  # by job: those that ran when marks were last written, which have theirs
         self._extending: asyncio.Future[list[int]] | None = None
-        self._reporting: asyncio.Future[None] | None = None
+        self._reporting: asyncio.Future[None] | asyncio.Future[list[int]] | None = None
         self._checking: asyncio.Future[list[LeaseKey]] | None = None
 
     def __len__(self) -> int:
@@ -130,7 +130,8 @@ class Leases:
         self._reporting = self.write_reports(reports)
         if not leases:
             return []
-        stale = set(await self._writer.submit(lambda store: store.extend(leases, ttl, leases), Purpose.EXTEND))
+        self._reporting = extend = self._writer.submit(lambda store: store.extend(leases, ttl, leases), Purpose.EXTEND)
+        stale = set(await extend)
         return [lease for lease in leases if lease.id in stale and self.holds(lease)]
 
     def write_reports(self, reports: Sequence[JobReport]) -> asyncio.Future[None]:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from supervisor.engine.job_reports import INTERVAL, MAX_CHARACTERS, MAX_ENDED, MAX_LINE, MAX_LINES, JobReports
+from supervisor.engine.store_writer import Purpose
 from supervisor.errors import StoreError
 from supervisor.jobs import Kind, Lease, Outcome
 from supervisor.stores.job_reports import shown_log, shown_progress
 from supervisor.workers.interface import OutputLines, WorkerProgress, WorkerRecord
 from tests.unit.fakes import FakeTimer, make_lease
-from tests.unit.virtual import Virtual
+from tests.unit.virtual import Answer, Virtual
 from tests.unit.wrapped_store import WrappedStore
 
 
@@ -230,6 +231,27 @@ def test_a_store_that_refuses_reports_settles_and_extends_all_the_same() -> None
     here.loop.advance(INTERVAL)
     jobs = [here.store.get(lease.id) for lease in leases]
     assert [job and job["progress"]["done"] for job in jobs] == [3, 3]
+
+
+def test_while_the_store_refuses_to_extend_the_next_report_waits() -> None:
+    here = Virtual()
+    here.enqueue("work")
+    here.serve()
+    lease = here.process.start_next()
+    kept: list[Any] = []
+    submit = here.writer.submit
+
+    def keep_extends(call: Any, purpose: Purpose = Purpose.READ, did_work: Any = None) -> Any:
+        if purpose is not Purpose.EXTEND:
+            return submit(call, purpose, did_work)
+        kept.append(call)
+        return Answer()
+
+    here.writer.submit = keep_extends  # type: ignore[method-assign]
+    for number in range(1, 6):
+        here.process.listener.output(progress(lease, number, number))
+        here.loop.advance(INTERVAL)
+    assert len(kept) == 1
 
 
 def test_nothing_is_held_of_a_job_whose_lease_was_lost_before_its_outcome() -> None:
