@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.engine.job_reports import INTERVAL, MAX_CHARACTERS, MAX_ENDED, MAX_LINE, MAX_LINES, JobReports
 from supervisor.engine.store_writer import Purpose
-from supervisor.errors import StoreError
+from supervisor.errors import RowsLocked, StoreError
 from supervisor.jobs import Kind, Lease, Outcome
 from supervisor.stores.job_reports import shown_log, shown_progress
 from supervisor.workers.interface import OutputLines, WorkerProgress, WorkerRecord
@@ -231,6 +231,38 @@ def test_a_store_that_refuses_reports_settles_and_extends_all_the_same() -> None
     here.loop.advance(INTERVAL)
     jobs = [here.store.get(lease.id) for lease in leases]
     assert [job and job["progress"]["done"] for job in jobs] == [3, 3]
+
+
+class Locked(WrappedStore):
+    """Another client has locked the rows of all jobs: reports are left out."""
+
+    locked = True
+
+    def settle(self, outcomes: Any) -> Any:
+        if self.locked:
+            raise RowsLocked("locked", frozenset(outcome.lease.id for outcome in outcomes))
+        return self.inner.settle(outcomes)
+
+    def keep_reports(self, reports: Any) -> None:
+        if not self.locked:
+            self.inner.keep_reports(reports)
+
+
+def test_what_a_job_has_reported_is_written_once_its_row_is_not_locked_any_more() -> None:
+    store: Any = Locked()
+    here = Virtual(store=store)
+    (id,) = here.enqueue("work")
+    here.serve()
+    lease = here.process.start_next()
+    here.process.listener.output(progress(lease, 10, 1))
+    here.process.finish()
+    here.process.drain()
+    assert here.state(id) == "in_flight"
+    store.locked = False
+    here.engine.committer.retry_locked()
+    here.loop.advance(INTERVAL)
+    job = here.store.get(id)
+    assert job is not None and job["state"] == "succeeded" and job["progress"]["done"] == 10
 
 
 def test_while_the_store_refuses_to_extend_the_next_report_waits() -> None:
