@@ -205,7 +205,6 @@ class Committer:
         """Write the batch and, in the same commit, start marks of running jobs, except of very short ones, which end before it."""
         self._under_way += 1
         running, ttl = self._leases.to_mark(MARK_AFTER), self._leases.ttl
-        reports = self._leases.reports.of(batch) if self._leases.reports.held else None
 
         def settle(store: Store) -> _Settled:
             stale, locked = _settle_unlocked(store, batch)
@@ -216,7 +215,7 @@ class Committer:
 
         future = self._writer.submit(settle, Purpose.SETTLE, lambda settled: len(settled.locked) < len(batch))
         future.add_done_callback(lambda future: self._settled(batch, future))
-        if reports:
+        if self._leases.reports.held and (reports := self._leases.reports.of(batch)):
             self._leases.write_reports(reports)
         return future
 
