@@ -213,10 +213,10 @@ class Committer:
                 store.extend((), ttl, running)
             return _Settled(frozenset(stale), locked, at)
 
-        future = self._writer.submit(settle, Purpose.SETTLE, lambda settled: len(settled.locked) < len(batch))
-        future.add_done_callback(lambda future: self._settled(batch, future))
         if self._leases.reports.held and (reports := self._leases.reports.of(batch)):
             self._leases.write_reports(reports)
+        future = self._writer.submit(settle, Purpose.SETTLE, lambda settled: len(settled.locked) < len(batch))
+        future.add_done_callback(lambda future: self._settled(batch, future))
         return future
 
     def _settle_again(self, batch: list[Outcome]) -> asyncio.Future[_Settled]:

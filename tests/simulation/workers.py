@@ -104,7 +104,7 @@ class SimulatedWorker(FakeWorker):
                 self.owner.in_worker(seconds, self.end_run, self.run, kind, seconds)
                 if lease.id % 2:
                     last = WorkerProgress(lease.id, lease.attempt, 2 * self.started + 1, 1, None, str(lease.token))
-                    self.owner.in_worker(seconds / 2, self.reported.append, last)
+                    self.owner.in_worker(seconds / 2, lambda: self.reported.append(last))
         elif self.retired:
             self.perish("exit_code", 0)
 

@@ -42,6 +42,8 @@ def test_a_new_job_is_shown_with_all_its_keys(factory, store):
         "missing_sinks": [],
         "expired_count": 0,
         "lease": None,
+        "progress": None,
+        "log": None,
     }
     assert list(store.get(id))[:3] == ["id", "handler", "payload"]
 

@@ -345,6 +345,7 @@ def test_ctrl_c_ends_an_async_handler(command: Command, handler: str, text: str)
             command.arguments("call", handler), cwd=command.folder, env=command.env, stderr=err, stdout=subprocess.PIPE
         )
     wait_for(lambda: "begun\n" in out.read_text())
+    wait_for(lambda: Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")  # it waits
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30)[0] == b"" and process.returncode == 130
     assert text in out.read_text() and "KeyboardInterrupt" in out.read_text()

@@ -37,7 +37,7 @@ JOBS = {
 }
 FILE = "workers: {count: 2}\ndlq: {sinks: [{type: file, path: dead.jsonl}]}\n"
 JOB_KEYS = {"id", "handler", "payload", "queue", "priority", "state", "attempt", "retries", "max_retries", "due_at"} | {
-    "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter", "missing_sinks"}  | {"expired_count", "lease", "waiting_because"
+    "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter", "missing_sinks"}  | {"expired_count", "lease", "waiting_because", "progress", "log",
 }  # fmt: skip
 LEASES = {"in_flight", "lease_until"}
 QUEUE_KEYS = {"queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "paused", "processing"}
@@ -233,10 +233,10 @@ def test_json_has_exactly_the_documented_keys(command: Command) -> None:
         assert (row["pid"], row["state"]) == (run.pid, "running")
         busy = [worker for worker in row["workers"] if worker["current_job"]]
         assert len(busy) == 1
-        assert set(busy[0]) == {"pid", "state", "current_job"}
+        assert set(busy[0]) == {"pid", "state", "group", "async", "current_job"}
         assert (busy[0]["pid"], busy[0]["state"]) == (pids(command)[0], "busy")
         current = busy[0]["current_job"]
-        assert set(current) == {"job_id", "handler", "retry_count", "is_retry", "running_for"}
+        assert set(current) == {"job_id", "handler", "retry_count", "is_retry", "running_for", "progress"}
         assert (current["job_id"], current["handler"]) == (id, "hang")
         assert (current["retry_count"], current["is_retry"]) == (0, False)
         assert current["running_for"] >= 0
