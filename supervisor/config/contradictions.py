@@ -46,6 +46,9 @@ SOFT_EXPECTED = {
     "timeout": "expected more than its soft_timeout",
 }
 
+MIN_TOKEN = 16
+"""Characters of a token that can't be guessed."""
+
 LEASE_EXPECTED = "expected at most half of lease.ttl"
 
 
@@ -62,7 +65,7 @@ class Contradiction(NamedTuple):
 def add_contradictions(findings: Findings, settings: Settings) -> None:
     """Add the contradictions between keys that have no other problem."""
     wrong = [problem.path for problem in findings.problems]
-    for check in (_store, _heartbeats, _soft_timeouts, _memory, _groups, _backoffs, _sinks, _sink_files):
+    for check in (_store, _heartbeats, _soft_timeouts, _memory, _groups, _backoffs, _sinks, _sink_files, _http):
         for found in check(settings):
             if not any(touches(path, wrong) for path in (found.path, *found.involved)):
                 findings.wrong(found.path, found.message, secret=found.secret)
@@ -201,6 +204,17 @@ def handler_problems(settings: Settings, info: HandlerInfo) -> list[str]:
 def _is_too_seldom(heartbeat: float | None, limit: float | None) -> bool:
     """Return whether fewer than two intervals of `heartbeat` fit into `limit`."""
     return heartbeat is not None and limit is not None and heartbeat > limit / 2
+
+
+def _http(settings: Settings) -> Iterator[Contradiction]:
+    http = settings.http
+    if http is None:
+        return
+    if http.token is None and not http.listen.is_loopback:
+        message = "expected http.token beside an address that other machines reach, or one such as 127.0.0.1:8080"
+        yield Contradiction(("http", "listen"), message, (("http", "token"),))
+    if http.token is not None and len(http.token) < MIN_TOKEN:
+        yield Contradiction(("http", "token"), f"expected at least {MIN_TOKEN} characters", secret=True)
 
 
 def _backoffs(settings: Settings) -> Iterator[Contradiction]:

@@ -68,7 +68,7 @@ def without_config(settings: Settings) -> str:
 
 
 def _secrets(document: Document, settings: Settings) -> Iterator[str]:
-    """Yield the values of variables in the options of stores and sinks, and the passwords in URLs."""
+    """Yield the values of variables in the options of stores and sinks, the passwords in URLs, and the token of `http`."""
     store = settings.store
     nothing_secret = store.scheme in SCHEMES_WITHOUT_SECRETS
     has_url = store.url is not None and "://" in store.url
@@ -78,6 +78,8 @@ def _secrets(document: Document, settings: Settings) -> Iterator[str]:
         of_sink = keys[:2] == ("dlq", "sinks") and keys[-1] not in ("type", "name", "path")
         if of_sink or (of_store and not of_url):
             yield from values
+    if settings.http is not None and settings.http.token is not None:
+        yield settings.http.token
     options = [store.options, *(sink.options for sink in settings.dlq.sinks)]
     texts = [value for each in options for value in each.values() if isinstance(value, str)]
     for text in texts if nothing_secret else [*texts, store.url or ""]:

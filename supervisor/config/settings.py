@@ -274,6 +274,14 @@ class LogSettings(Section):
     format: str = setting(kind.one_of("text", "json"), default="text")
 
 
+class HttpSettings(Section):
+    """The HTTP server. `token` has to be sent with each request; without one, only programs of this machine may ask."""
+
+    listen: kind.Address = setting(kind.address, missing="an address and a port, such as 127.0.0.1:8080")
+    token: str | None = setting(kind.optional(kind.text), default=None)
+    read_only: bool = setting(kind.flag, default=False)
+
+
 class UnknownHandlerSettings(Section):
     grace: float = setting(kind.duration, default=3600.0)
 
@@ -297,6 +305,7 @@ class Settings(Section):
     limits: LimitSettings = setting(One(LimitSettings), default=LimitSettings())
     log: LogSettings = setting(One(LogSettings), default=LogSettings())
     unknown_handler: UnknownHandlerSettings = setting(One(UnknownHandlerSettings), default=UnknownHandlerSettings())
+    http: HttpSettings | None = setting(OneOrNone(HttpSettings), default=None)
     path: Path | None = setting(given, default=None)
     base: Path = setting(given, default_factory=lambda: absolute(Path()))
     secrets: frozenset[str] = setting(given, default=frozenset())

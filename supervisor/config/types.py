@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
-from typing import Any, TypeVar
+from ipaddress import ip_address
+from typing import Any, NamedTuple, TypeVar
 
 from supervisor.config.section import Kind, Place, is_none
 from supervisor.text.names import NAME, is_name
@@ -141,3 +142,31 @@ def plugin_paths(value: Any, place: Place | None) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         raise ValueError("expected a list of directories, files or modules")
     return tuple(text(path, place) for path in value)
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host == "localhost" or ip_address(self.host).is_loopback
+
+
+def address(value: Any, place: Place | None) -> Address:
+    """Return an address to listen on: a number of IPv4 or, in brackets, IPv6, or localhost; and a port, which may be 0."""
+    expected = "an address and a port, such as 127.0.0.1:8080 or [::1]:8080"
+    if isinstance(value, Address):
+        return value
+    host, _, port = text(value, place).rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    try:
+        known = host == "localhost" or ip_address(host)
+        if known and port.isascii() and port.isdecimal() and int(port) < 65_536:
+            return Address(host, int(port))
+    except ValueError:
+        pass
+    raise ValueError(f"expected {expected}")

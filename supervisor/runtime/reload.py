@@ -16,7 +16,7 @@ from supervisor.runtime.forkservers import Forkservers
 from supervisor.runtime.plugin_changes import Digests, PluginFiles, digests_of
 
 RELOADABLE = ("plugins", "workers", "retry", "queues", "handlers", "limits", "retention", "unknown_handler", "log")
-FIXED = ("store", "lease", "dlq", "shutdown")
+FIXED = ("store", "lease", "dlq", "shutdown", "http")
 
 
 class Reloader:

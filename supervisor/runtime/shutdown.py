@@ -20,6 +20,7 @@ from supervisor.runtime.hook_runner import HookRunner
 from supervisor.runtime.registration import Registration
 from supervisor.runtime.signals import StopRequest
 from supervisor.runtime.tasks import cancel, done_or_set
+from supervisor.runtime.web import Web
 from supervisor.workers.pool import Pool
 
 
@@ -63,6 +64,7 @@ class Parts:
     hooks: HookRunner
     serving: Serving | None = None
     periods: asyncio.Task[None] | None = None
+    web: Web | None = None
 
 
 class Settled(Enum):

@@ -35,6 +35,7 @@ from supervisor.runtime.signals import DRAIN, SignalInbox, StopRequest
 from supervisor.runtime.systemd import SystemdNotifier
 from supervisor.runtime.tasks import cancel, run_every, start_task
 from supervisor.runtime.terminal import Terminal
+from supervisor.runtime.web import serve
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
@@ -97,6 +98,10 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._stop.handle_fault)
         parts = self._make_parts(loop)
+        if self.settings.http is not None:
+            parts.web = serve(
+                self.settings.http, self.owner, lambda: self.state, lambda: self.settings, self.metrics.snapshot
+            )
         inbox = SignalInbox(loop, self._stop, {
             signal.SIGHUP: self._on_hangup,
             signal.SIGUSR1: lambda: self._emit_status(parts),
@@ -109,6 +114,8 @@ class Supervisor:
                 await self._serve(parts, parts.serving)
         finally:
             code, left = await self._end(parts)
+            if parts.web is not None:
+                await parts.web.close()
             inbox.close()
         self.bus.emit(events.SupervisorStopped(code, *left))
         return code
@@ -151,6 +158,8 @@ class Supervisor:
             store = await self._join(registration)
         runners = await self._open_sinks(parts)
         parts.serving = serving = self._assemble(parts, store, reports, runners)
+        if parts.web is not None:
+            parts.web.join(serving.engine, parts.plugins)
         inbox.listen()  # so may a sink
         await serving.engine.recover()
         serving.engine.serve(backend)

@@ -76,7 +76,7 @@ def test_the_explained_config_has_every_key_and_no_other() -> None:
 def test_the_examples_in_the_explained_config_are_valid(tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
     path.write_text(re.sub(r"^ +type: mystore.*$", "", uncommented(), flags=re.M))
-    settings = load(path, {})
+    settings = load(path, {"HTTP_TOKEN": "of 16 characters"})
     assert settings.retry_for("reports").budget is not None
     assert len(settings.dlq.sinks) == 2
 

@@ -384,6 +384,7 @@ KNOWN_PROGRAMS = {
     "python",
     "source",
     "mkdir",
+    "curl",
     "cd",
     "useradd",
 }
@@ -422,9 +423,15 @@ def test_a_config_of_the_pages_is_read(block: Block, tmp_path: Path) -> None:
         (service,) = yaml.safe_load(block.text)["services"].values()
         assert service["stop_grace_period"] == "45s"
         return
+    if block.title == "pod.yaml":
+        assert [probe["httpGet"]["path"] for probe in yaml.safe_load(block.text).values()] == ["/livez", "/readyz"]
+        return
     config = tmp_path / "supervisor.yaml"
     config.write_text(block.text)
-    load(config, {"JOBS_PASSWORD": "secret", "JOBS_DATABASE": "postgresql://localhost/jobs"})
+    load(
+        config,
+        {"JOBS_PASSWORD": "secret", "JOBS_DATABASE": "postgresql://localhost/jobs", "HTTP_TOKEN": "of 16 characters"},
+    )
 
 
 def test_the_other_files_of_the_pages_can_be_read() -> None:

@@ -1,0 +1,1 @@
+"""The HTTP server of a supervisor: health, metrics, and what the store has. Imported only if the config has `http`."""

@@ -1,0 +1,67 @@
+"""The HTTP server in the course of a run: it listens before anything starts, and ends last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from supervisor.config.settings import HttpSettings, Settings
+from supervisor.engine.coordinator import Coordinator
+from supervisor.engine.tasks import report_error
+from supervisor.errors import ConfigError
+from supervisor.plugins.manager import PluginManager
+from supervisor.stores.opening import BUILT_IN, open_store
+
+if TYPE_CHECKING:
+    from supervisor.http.server import HttpServer
+    from supervisor.http.view import View
+
+EXTRA = "http: expected the packages of its extra; install them with: pip install 'job-supervisor[web]'"
+
+
+class Web:
+    def __init__(self, server: HttpServer, view: View) -> None:
+        self._server, self._view = server, view
+
+    def join(self, engine: Coordinator, plugins: PluginManager) -> None:
+        """From now on the store is joined, and jobs are claimed soon."""
+        from supervisor.http.reading import StoreReader, WriterReader
+
+        settings = self._view.settings()
+        self._view.engine = engine
+        if settings.store.scheme == "memory":
+            self._view.reader = WriterReader(engine.writer)
+            return
+        openers = {} if settings.store.scheme in BUILT_IN else plugins.merged("supervisor_stores")
+        self._view.reader = StoreReader(
+            lambda: open_store(settings.store, create=False, base=settings.base, openers=openers)
+        )
+
+    async def close(self) -> None:
+        await self._server.close()
+        if self._view.reader is not None:
+            self._view.reader.close()
+
+
+def serve(
+    http: HttpSettings, owner: str, state: Callable[[], str], settings: Callable[[], Settings],
+    metrics: Callable[[], dict[str, Any]],
+) -> Web:  # fmt: skip
+    """Listen and answer. Raises ConfigError if the address can't be used, or packages are missing."""
+    try:
+        from supervisor.http.app import application
+        from supervisor.http.server import HttpServer
+        from supervisor.http.view import View
+    except ImportError as error:
+        raise ConfigError([f"{EXTRA} ({error})"]) from None
+    view, server = View(owner, state, settings, metrics), HttpServer(http)
+    logging.getLogger("supervisor").info("HTTP: http://%s", server.address)
+    server.start(application(view, http)).add_done_callback(_report)
+    return Web(server, view)
+
+
+def _report(serving: asyncio.Task[None]) -> None:
+    if not serving.cancelled():
+        report_error(serving)
