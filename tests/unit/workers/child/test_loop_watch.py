@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from supervisor.workers.child import loop_watch
+from supervisor.workers.child.job_context import CURRENT
 from supervisor.workers.child.loop_watch import FIRST_REPORT, LoopWatch
 
 
@@ -33,7 +34,9 @@ def watch(clock: Any, written: list[bytes]) -> Iterator[LoopWatch]:
     loop = asyncio.new_event_loop()
     watch = LoopWatch(loop, SimpleNamespace(), lambda task: None, -1)  # type: ignore[arg-type]
     watch._looked = clock.now, clock.used
+    before = CURRENT.set(None)
     yield watch
+    CURRENT.reset(before)
     loop.close()
 
 
