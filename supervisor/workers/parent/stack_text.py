@@ -10,10 +10,11 @@ from pathlib import Path
 
 from supervisor import workers
 from supervisor.workers.channels import CHUNK
-from supervisor.workers.child import heartbeat
+from supervisor.workers.child import heartbeat, main
 
 OWN_CODE = Path(workers.__file__).parent
 HEARTBEAT_FILE = heartbeat.__file__
+MAIN_FILE = main.__file__
 MAX_CHARACTERS = 16_384
 UNANSWERED = "no stack: the process did not answer the signal for a stack dump in time"
 _OWN_FRAME = re.compile(rf'  File "(?P<file>{re.escape(str(OWN_CODE))}/[^"]*)", line \d+ in ')
@@ -21,9 +22,10 @@ _HEADING = re.compile(r"(?:Current thread|Thread) (?P<thread>0x[0-9a-f]+)(?: \[[
 
 
 def is_whole(dump: str) -> bool:
-    """Return whether the dump has reached the worker's own frames in the main thread, which are the last."""
+    """Return whether the dump has reached the worker's own frames in the main thread, which are the last. Other threads of the worker,
+    which come before, have no frame in that file."""
     frames = map(_OWN_FRAME.match, dump.splitlines())
-    return any(frame["file"] != HEARTBEAT_FILE for frame in frames if frame)
+    return any(frame["file"] == MAIN_FILE for frame in frames if frame)
 
 
 def readable(dump: str) -> str | None:

@@ -17,6 +17,13 @@ MAIN = f"""Current thread 0x00007f0000000002 [python] (most recent call first):
   File "{stacks.OWN_CODE}/child/main.py", line 165 in _run_frame
   File "<string>", line 1 in <module>
 """
+WATCH = f"""Thread 0x00007f0000000004 (most recent call first):
+  File "{stacks.OWN_CODE}/child/loop_watch.py", line 84 in _watch
+"""
+INTERRUPTER = f"""Thread 0x00007f0000000005 (most recent call first):
+  File "{stacks.OWN_CODE}/child/interruption.py", line 90 in wait
+  File "{stacks.HEARTBEAT_FILE}", line 64 in _wait
+"""
 OTHER = """Thread 0x00007f0000000003 (most recent call first):
   File "/lib/python3/threading.py", line 320 in wait
   File "/plugins/jobs.py", line 7 in helper
@@ -59,7 +66,7 @@ def test_of_two_dumps_the_last_is_shown() -> None:
 
 
 def test_a_dump_is_whole_once_it_has_come_to_the_workers_own_frames_of_the_main_thread() -> None:
-    dump = f"Timeout (0:00:00.500000)!\n{HEARTBEAT}\n{OTHER}\n{MAIN}"
+    dump = f"Timeout (0:00:00.500000)!\n{WATCH}\n{INTERRUPTER}\n{HEARTBEAT}\n{OTHER}\n{MAIN}"
     frames = dump.index("line 190 in _run_job\n") + len("line 190 in _run_job\n")
     assert not any(stacks.is_whole(dump[:length]) for length in range(0, dump.index("line 190"), 7))
     assert stacks.is_whole(dump[:frames])
