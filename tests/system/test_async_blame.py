@@ -18,7 +18,7 @@ retry: {max_retries: 0}
 log: {level: info}
 """
 PLUGIN = """
-    import asyncio, ctypes, pathlib, re, sqlite3, time
+    import asyncio, ctypes, os, pathlib, re, sqlite3, time
     from supervisor import handler
 
     async def begin(name):
@@ -95,12 +95,13 @@ PLUGIN = """
     @handler(timeout="5m")
     async def in_short_steps():
         pathlib.Path("steps").touch()
-        for _ in range(40):
+        for _ in range(60):
             time.sleep(0.1)
             await asyncio.sleep(0)
 
-    @handler(timeout="1s")
-    async def late():
+    @handler(timeout="3s")
+    async def late(job):
+        pathlib.Path(f"late {job.id}").write_text(f"{os.getpid()}\\n")
         await asyncio.sleep(3600)
 """
 
@@ -151,7 +152,7 @@ def test_a_job_that_blocks_the_loop_again_and_again_for_a_moment_is_not_blamed(c
     run = command.run()
     for each in late:
         (error,) = command.until(each, "failed", timeout=60)["errors"]
-        assert (error["cause"], error["message"]) == ("timeout", "still running after its timeout of 1s; cancelled")
+        assert (error["cause"], error["message"]) == ("timeout", "still running after its timeout of 3s; cancelled")
     job = command.until(id, "succeeded", timeout=60)
     assert (job["retries"], job["errors"]) == (0, [])
     assert "killed" not in run.log
@@ -182,12 +183,12 @@ def test_a_worker_that_is_stopped_for_a_time_is_not_killed(command: Command) -> 
     late = [command.enqueue("late") for _ in range(3)]
     run = command.run()
 
-    def busy() -> int:
-        pids = [w["pid"] for s in command.status()["supervisors"] for w in s["workers"] if w["current_job"]]
-        assert pids
-        return int(pids[0])
+    def running() -> int:
+        files = [command.folder / f"late {id}" for id in late]
+        assert all(file.exists() and file.read_text().endswith("\n") for file in files)
+        return int(files[0].read_text())
 
-    worker = wait_for(busy)
+    worker = wait_for(running)  # all of them: one alone would be killed
     os.kill(worker, signal.SIGSTOP)
     try:
         # Past the timeout and the grace, the supervisor asks the loop by a signal, which a stopped process does not take.
@@ -196,5 +197,5 @@ def test_a_worker_that_is_stopped_for_a_time_is_not_killed(command: Command) -> 
         os.kill(worker, signal.SIGCONT)
     for each in late:
         (error,) = command.until(each, "failed", timeout=60)["errors"]
-        assert (error["cause"], error["message"]) == ("timeout", "still running after its timeout of 1s; cancelled")
+        assert (error["cause"], error["message"]) == ("timeout", "still running after its timeout of 3s; cancelled")
     assert "killed" not in run.log and "blocks the event loop" not in run.log
