@@ -11,7 +11,7 @@ from supervisor.cli.job_output import progress_line
 from supervisor.cli.options import config_option, json_option
 from supervisor.cli.render import clipped, print_heading, print_json, print_table
 from supervisor.cli.store_access import use_store
-from supervisor.stores.problems import Present, problems
+from supervisor.stores.problems import Present, problems, with_problems
 from supervisor.text.units import counted, format_duration
 
 QUEUE_COLUMNS = ("queue", "fresh", "retries", "scheduled", "in flight", "failed", "workers busy", "")
@@ -30,10 +30,10 @@ def status(as_json: bool) -> None:
     """Show every queue, every supervisor and the current job of each worker, the sinks of dead letters, and what keeps jobs from running."""
     settings = load_settings()
     stats = use_store(settings, lambda store: store.stats())
-    found = problems(stats, settings.dlq.names)
     if as_json:
-        print_json({**stats, "problems": [each._asdict() for each in found]})
+        print_json(with_problems(stats, settings.dlq.names))
         return
+    found = problems(stats, settings.dlq.names)
     _print_busy_queues(stats["queues"])
     _print_supervisors(stats)
     if stats["sinks"]:

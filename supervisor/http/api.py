@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,8 @@ from starlette.routing import Route
 
 from supervisor.http.view import View
 from supervisor.jobs import JobState
-from supervisor.stores.problems import problems
+from supervisor.stores.operator_commands import NO_SUCH_JOB
+from supervisor.stores.problems import with_problems
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import OperatorResult
 from supervisor.stores.waiting import with_reasons
@@ -62,7 +63,8 @@ class Api:
         self._view = view
 
     async def status(self, request: Request) -> Response:
-        return await self._answer(self._status)
+        sinks = self._view.settings().dlq.names
+        return await self._answer(lambda store: with_problems(store.stats(), sinks))
 
     async def queues(self, request: Request) -> Response:
         return await self._answer(lambda store: store.stats()["queues"])
@@ -75,20 +77,21 @@ class Api:
 
         def read(store: Store) -> Any:
             found = store.list_jobs(state=state, queue=queue, handler=handler, limit=limit, brief=True)
-            return {"jobs": list(islice(with_reasons(store, found), limit))}
+            return {"jobs": [*with_reasons(store, found)]}
 
         return await self._answer(read)
 
     async def job(self, request: Request) -> Response:
         id = _id(request)
 
-        def read(store: Store) -> Any:
+        def read(store: Store) -> bytes | None:
             job = store.get(id)
-            if job is None:
-                raise NotFound(f"no job {id}")
-            return next(with_reasons(store, [job]))
+            return None if job is None else orjson.dumps(next(with_reasons(store, [job])))
 
-        return await self._answer(read)
+        found = await self._view.read(read)
+        if found is None:
+            raise NotFound(f"no job {id}")
+        return Json(found)
 
     async def retry(self, request: Request) -> Response:
         return await self._change(request, lambda store, ids, force: store.retry(ids, force))
@@ -124,25 +127,14 @@ class Api:
     async def _change(self, request: Request, command: Callable[[Store, list[int], bool], OperatorResult]) -> Response:
         id, force = _id(request), _force(await _body(request))
 
-        def change(store: Store) -> Any:
-            result = command(store, [id], force)
-            if id in result.refused:
-                refusal = f"job {id}: {result.refused[id]}"
-                raise NotFound(refusal) if store.get(id) is None else Conflict(refusal)
-            return {"id": id}
-
-        return await self._answer(change)
+        result = await self._view.read(lambda store: command(store, [id], force))
+        if id in result.refused:
+            refusal = result.refused[id]
+            raise (NotFound if refusal == NO_SUCH_JOB else Conflict)(f"job {id}: {refusal}")
+        return Json(orjson.dumps({"id": id}))
 
     async def _answer(self, read: Callable[[Store], Any]) -> Response:
         return Json(await self._view.read(lambda store: orjson.dumps(read(store))))
-
-    def _status(self, store: Store) -> Any:
-        stats = store.stats()
-        found = problems(stats, self._view.settings().dlq.names)
-        return {**stats, "problems": [it._asdict() for it in found]}
-
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def _result(result: OperatorResult) -> dict[str, Any]:

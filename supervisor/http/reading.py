@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from supervisor.engine.store_writer import Purpose, Writer
+from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.stores.protocol import Store
-from supervisor.threads import started_executor
+from supervisor.threads import start_thread
 
 Result = TypeVar("Result")
 
@@ -20,55 +22,74 @@ TIMEOUT = 10.0  # seconds for which an answer waits for the store
 
 class Reader(Protocol):
     async def read(self, call: Callable[[Store], Result]) -> Result:
-        """Return what `call` returns for the store. Raises StoreError, and StoreUnavailable if it takes too long."""
+        """Return what `call` returns for the store. Raises StoreError, and StoreUnavailable if it takes too long: then the call may
+        be made all the same."""
 
     def close(self) -> None: ...
 
 
-class StoreReader:
-    """Opens the store when it is first read, and again after an error."""
+class _Work(NamedTuple):
+    call: Callable[[Store], Any]
+    future: asyncio.Future[Any]
 
-    def __init__(self, opener: Callable[[], Store]) -> None:
+
+class StoreReader:
+    """Opens the store when it is first read, and again after an error. The end of the process does not wait for a call that hangs."""
+
+    def __init__(self, opener: Callable[[], Store], loop: asyncio.AbstractEventLoop) -> None:
         self._opener = opener
+        self._loop = loop
         self._opened: Store | None = None
-        self._executor = started_executor(1)
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._waiting = 0
+        start_thread(self._run, "http-store")
 
     async def read(self, call: Callable[[Store], Result]) -> Result:
-        if self._waiting >= MAX_WAITING:
+        if self._waiting > MAX_WAITING:
             raise StoreUnavailable("too many requests read the store at this moment; ask again later")
         self._waiting += 1
-        work = asyncio.get_running_loop().run_in_executor(self._executor, self._call, call)
-        work.add_done_callback(self._ended)
-        done, _ = await asyncio.wait((work,), timeout=TIMEOUT)
-        if not done:
-            raise StoreUnavailable(f"the store has not answered for {TIMEOUT:g}s")
-        return work.result()
+        work = _Work(call, self._loop.create_future())
+        self._queue.put(work)
+        return await _in_time(work.future)
 
     def close(self) -> None:
-        self._executor.submit(self._disconnect)
-        self._executor.shutdown(wait=False)
+        self._queue.put(None)
 
-    def _ended(self, work: asyncio.Future[Result]) -> None:
+    def _ended(self, work: _Work, result: Any, error: Exception | None) -> None:
         self._waiting -= 1
-        if not work.cancelled():
-            work.exception()  # else asyncio logs it if nobody waits any longer
+        if work.future.done():  # nobody waits any longer
+            return
+        if error is None:
+            work.future.set_result(result)
+        else:
+            work.future.set_exception(error)
+            work.future.exception()  # else asyncio logs it if nobody waits any longer
 
     # on the thread
 
-    def _call(self, call: Callable[[Store], Result]) -> Result:
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            result, error = None, None
+            try:
+                result = work.call(self._store())
+            except Exception as raised:
+                error = raised
+                if isinstance(raised, StoreError):
+                    self._disconnect()
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._ended, work, result, error)
+        self._disconnect()
+
+    def _store(self) -> Store:
         if self._opened is None:
             self._opened = self._opener()
-        try:
-            return call(self._opened)
-        except StoreError:
-            self._disconnect()
-            raise
+        return self._opened
 
     def _disconnect(self) -> None:
         store, self._opened = self._opened, None
         if store is not None:
-            store.close()
+            with suppress(StoreError):
+                store.close()
 
 
 class WriterReader:
@@ -78,10 +99,16 @@ class WriterReader:
         self._writer = writer
 
     async def read(self, call: Callable[[Store], Result]) -> Result:
-        work = self._writer.submit(call, Purpose.READ)
-        await asyncio.wait((work,), timeout=TIMEOUT)
-        if not work.done():
-            raise StoreUnavailable(f"the store has not answered for {TIMEOUT:g}s")
-        return work.result()
+        try:
+            return await _in_time(self._writer.submit(call, Purpose.READ))
+        except NotDone as error:
+            raise StoreUnavailable(str(error)) from None
 
     def close(self) -> None: ...
+
+
+async def _in_time(future: asyncio.Future[Result]) -> Result:
+    await asyncio.wait((future,), timeout=TIMEOUT)
+    if not future.done():
+        raise StoreUnavailable(f"the store has not answered for {TIMEOUT:g}s")
+    return future.result()

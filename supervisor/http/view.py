@@ -19,7 +19,6 @@ Result = TypeVar("Result")
 class View:
     """`engine` and `reader` do not exist before the store is joined."""
 
-    owner: str
     state: Callable[[], str]
     settings: Callable[[], Settings]
     metrics: Callable[[], dict[str, Any]]

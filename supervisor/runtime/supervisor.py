@@ -99,9 +99,7 @@ class Supervisor:
         loop.set_exception_handler(self._stop.handle_fault)
         parts = self._make_parts(loop)
         if self.settings.http is not None:
-            parts.web = serve(
-                self.settings.http, self.owner, lambda: self.state, lambda: self.settings, self.metrics.snapshot
-            )
+            parts.web = serve(self.settings.http, lambda: self.state, lambda: self.settings, self.metrics.snapshot)
         inbox = SignalInbox(loop, self._stop, {
             signal.SIGHUP: self._on_hangup,
             signal.SIGUSR1: lambda: self._emit_status(parts),

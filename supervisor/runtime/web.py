@@ -36,7 +36,8 @@ class Web:
             return
         openers = {} if settings.store.scheme in BUILT_IN else plugins.merged("supervisor_stores")
         self._view.reader = StoreReader(
-            lambda: open_store(settings.store, create=False, base=settings.base, openers=openers)
+            lambda: open_store(settings.store, create=False, base=settings.base, openers=openers),
+            asyncio.get_running_loop(),
         )
 
     async def close(self) -> None:
@@ -46,7 +47,7 @@ class Web:
 
 
 def serve(
-    http: HttpSettings, owner: str, state: Callable[[], str], settings: Callable[[], Settings],
+    http: HttpSettings, state: Callable[[], str], settings: Callable[[], Settings],
     metrics: Callable[[], dict[str, Any]],
 ) -> Web:  # fmt: skip
     """Listen and answer. Raises ConfigError if the address can't be used, or packages are missing."""
@@ -56,7 +57,7 @@ def serve(
         from supervisor.http.view import View
     except ImportError as error:
         raise ConfigError([f"{EXTRA} ({error})"]) from None
-    view, server = View(owner, state, settings, metrics), HttpServer(http)
+    view, server = View(state, settings, metrics), HttpServer(http)
     logging.getLogger("supervisor").info("HTTP: http://%s", server.address)
     server.start(application(view, http)).add_done_callback(_report)
     return Web(server, view)

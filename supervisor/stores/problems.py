@@ -121,6 +121,11 @@ def problems(status: Row, configured: Container[str] = ()) -> list[Problem]:
     return list(_found(status, Present(status), configured))
 
 
+def with_problems(status: Row, configured: Container[str] = ()) -> dict[str, Any]:
+    """Return the status with its `problems`, as `status --json` prints it."""
+    return {**status, "problems": [each._asdict() for each in problems(status, configured)]}
+
+
 def _found(status: Row, present: Present, configured: Container[str]) -> Iterator[Problem]:
     if not present.live:
         yield no_supervisor(present)
