@@ -406,6 +406,7 @@ FACTORIES: dict[str, type[StoreFactory]] = {
 }
 """Every test of the suite, and the model, runs over each of them."""
 ON_POSTGRESQL = pytest.mark.parametrize("factory", ["postgresql"], indirect=True)
+IN_SQL = pytest.mark.parametrize("factory", ["sqlite", "postgresql"], indirect=True)
 NEAR_AND_FAR = pytest.mark.parametrize("factory", ["near", "far"], indirect=True)
 """As if its server were on this machine, or on another: there, a statement that can wait goes along with the next query."""
 

@@ -7,7 +7,7 @@ import pytest
 from supervisor.jobs import Progress
 from supervisor.stores.job_reports import JobReport, log_text, progress_text
 from supervisor.stores.records import Presence
-from tests.stores.factories import MemoryFactory, again, promote, put, success, take, take_one
+from tests.stores.factories import IN_SQL, again, promote, put, success, take, take_one
 
 
 def report(lease, done=None, lines=None):
@@ -76,9 +76,8 @@ def test_the_status_does_not_show_the_progress_of_an_earlier_attempt(joined):
     assert joined.stats()["supervisors"][0]["workers"][0]["current_job"]["progress"]["done"] == 1
 
 
+@IN_SQL
 def test_reports_are_deleted_with_their_job(factory, joined):
-    if isinstance(factory, MemoryFactory):
-        pytest.skip("in memory a report is a part of the job")
     put(joined)
     lease = take_one(joined)
     joined.keep_reports([report(lease, 1, ["a"])])
@@ -87,10 +86,9 @@ def test_reports_are_deleted_with_their_job(factory, joined):
     assert [*factory.sql("select count(*) from {s}.reports")] == [(0,)]
 
 
+@IN_SQL
 @pytest.mark.parametrize("text", ["x", "[]", '{"done": 1}', '{"attempt": 1, "skipped": 0, "lines": 7}'])
 def test_a_report_that_another_program_has_written_is_not_shown(factory, joined, text):
-    if isinstance(factory, MemoryFactory):
-        pytest.skip("no other program can change it")
     (id,) = put(joined)
     joined.keep_reports([report(take_one(joined), 1, ["a"])])
     factory.sql(f"update {{s}}.reports set progress = '{text}', log = '{text}'")
