@@ -300,7 +300,7 @@ class JobBuffers:
         self.sync_queues: set[str] = set()
         self.async_queues: set[str] = set()
         self.suspects: list[Lease] = []
-        """Jobs of async handlers that may have crashed a worker. Each is run in a worker of its own."""
+        """Jobs of async handlers that may have crashed a worker. They run apart from all others."""
         self._config = config
         self._set_groups()
 

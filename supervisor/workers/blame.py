@@ -8,10 +8,9 @@ from typing import NamedTuple
 from supervisor.jobs import Cause, Failure, Kind, Lease, Outcome
 from supervisor.retry import SUSPECT as SUSPECT_COUNT
 from supervisor.workers.interface import ExitReport, Reply
+from supervisor.workers.wire_protocol import STATUS_LOWERED
 
 HOST = socket.gethostname()
-STATUS_LOWERED = 121
-"""The exit status of a worker that may not raise its priority again after its job."""
 STUCK = "was not ended by SIGKILL: it is stuck in the kernel ({}), does no more, and exits once the wait there is over"
 SURVIVES = "has left {} running, which the supervisor may not kill; the worker was killed while it ran {}"
 

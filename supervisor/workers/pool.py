@@ -17,7 +17,7 @@ from supervisor.workers.interface import (
     WorkerProgress,
     Written,
     output_event,
-)  # fmt: skip
+)
 from supervisor.workers.limits import Limits, limits_of
 from supervisor.workers.slot import State, WorkerSlot
 from supervisor.workers.worker_group import OTHERS, PRESENT, PoolState, WorkerGroup

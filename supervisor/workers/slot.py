@@ -26,7 +26,7 @@ from supervisor.jobs import (
     Kind,
     Lease,
     Outcome,
-)  # fmt: skip
+)
 from supervisor.text.units import counted
 from supervisor.workers import blame
 from supervisor.workers.interface import (
@@ -38,7 +38,7 @@ from supervisor.workers.interface import (
     Written,
     output_event,
     writer_of,
-)  # fmt: skip
+)
 from supervisor.workers.limits import Limits
 from supervisor.workers.reply_check import REPEATED, ReplyCheck
 from supervisor.workers.run_times import FRAME_BYTES, FRAME_JOBS, FRAME_SECONDS, RunTimes

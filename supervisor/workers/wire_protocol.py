@@ -38,6 +38,8 @@ PERMIT_BYTES = 4  # of an async worker: the number of the job
 KINDS = frozenset({"failed", "rejected", "retry", "timeout", "unknown"})
 WROTE: Mapping[str, Any] = MappingProxyType({"wrote": True})
 """In place of an error, for a success of a job that has written something: its output is read before the outcome is passed on."""
+STATUS_LOWERED = 121
+"""The exit status of a worker that may not raise its priority again after its job."""
 MAX_MEMORY = 1 << 52  # bytes: no machine can address more
 
 

@@ -29,7 +29,6 @@ from supervisor.text import strict_json as payloads
 from supervisor.text.os_errors import no_more_threads
 from supervisor.text.units import parse_duration
 from supervisor.workers import wire_protocol as wire
-from supervisor.workers.blame import STATUS_LOWERED
 from supervisor.workers.channels import CHUNK, WorkerEnds, move_out_of_reach
 from supervisor.workers.child import error_report, exit_functions
 from supervisor.workers.child.heartbeat import Heartbeat
@@ -137,7 +136,7 @@ def _run(
         records.report(WARNING, "a job closed a channel of its worker: the worker exits and is replaced")
         return 1
     except PriorityLowered:
-        status = STATUS_LOWERED
+        status = wire.STATUS_LOWERED
     except IdentityChanged as reason:
         records.report(WARNING, str(reason))
         return 1
