@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import Any
 
 import orjson
@@ -69,7 +70,8 @@ PLUGIN = """
     def crashes(job):
         job.progress(3)
         print("last words")
-        time.sleep(1)
+        while not os.path.exists(f"go {job.attempt}"):
+            time.sleep(0.01)
         os._exit(1)
 
     @handler
@@ -160,7 +162,17 @@ def test_progress_and_log_are_those_of_the_last_attempt(started: Command) -> Non
 
 
 def test_what_a_job_has_reported_before_it_crashed_is_kept(started: Command) -> None:
-    (job,) = drained(started, "crashes")
+    id = started.enqueue("crashes")
+    run = started.run("--drain")
+
+    def has_reported(attempt: int) -> bool:
+        return (started.job(id)["progress"] or {}).get("attempt") == attempt
+
+    for attempt in (1, 2):
+        wait_for(partial(has_reported, attempt))
+        (started.folder / f"go {attempt}").touch()
+    assert run.wait(60) == 0
+    job = started.job(id)
     assert (job["state"], progress(job), job["log"]["lines"]) == ("failed", (3, None, None, 2), ["last words"])
 
 
