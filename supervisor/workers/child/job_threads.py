@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import Context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -59,6 +60,6 @@ class JobThreads(ThreadPoolExecutor):
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function of the user inside the one that asyncio.to_thread makes."""
     while isinstance(function, partial):
-        inner = function.args[0] if getattr(function.func, "__name__", "") == "run" and function.args else function.func
-        function = inner
+        in_context = isinstance(getattr(function.func, "__self__", None), Context)
+        function = function.args[0] if in_context and function.args else function.func
     return function
