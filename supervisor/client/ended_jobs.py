@@ -118,8 +118,8 @@ class Wait:
 class Look:
     """One look for jobs. `took` are the seconds that the store took to answer, without waits for other threads."""
 
-    def __init__(self, ask: Ask, ids: Iterable[int]) -> None:
-        self._ask, self._ids = ask, list(ids)
+    def __init__(self, ask: Ask, ids: Iterable[int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask, self._ids, self._clock = ask, list(ids), clock
         self.took = 0.0
 
     def pages(self) -> Iterator[Page]:
@@ -139,11 +139,11 @@ class Look:
 
     def _timed(self, question: Callable[[Store], Answer]) -> Answer:
         def timed(store: Store) -> Answer:
-            began = time.monotonic()
+            began = self._clock()
             try:
                 return question(store)
             finally:
-                self.took += time.monotonic() - began
+                self.took += self._clock() - began
 
         return self._ask(timed)
 
@@ -164,7 +164,7 @@ def ended_jobs(
     Raises TimeoutError, and StoreError.
     """
     while wait.ids:
-        look = Look(ask, wait.ids)
+        look = Look(ask, wait.ids, clock)
         try:
             for page in look.pages():
                 yield from wait.take(page)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from logging import WARNING
 from os import read, write  # before the plugins, which may replace them, as eventlet does
+from os import umask as set_umask
 from time import perf_counter_ns
 from typing import Any, NoReturn
 
@@ -181,8 +182,9 @@ class JobRunner:
         self._fresh_context = fresh_contexts()
         self._environ = os.environ
         context = None if self._middleware else self._fresh_context()
-        self._side_effects = SideEffectTimer(self._process_state.umask, context)
-        self._slight, self._serious = self._side_effects.measure(TRIALS)
+        self._umask = self._process_state.umask
+        self._side_effects = SideEffectTimer(context)
+        self._no_side_effects = self._side_effects.measure(TRIALS)  # ns
         os.register_at_fork(after_in_child=self._suspect_every_job)
 
     def run(self) -> None:
@@ -194,7 +196,7 @@ class JobRunner:
             self._run_frame(bytes((frame,)), jobs)
             self._records.job = None
             self._heartbeat.interval = self._interval  # without a job, the common heartbeat_timeout applies
-            self._slight, self._serious = self._side_effects.measure()
+            self._no_side_effects = self._side_effects.measure()
 
     def _frames(self) -> Iterator[bytes]:
         lines = wire.Lines()
@@ -258,11 +260,10 @@ class JobRunner:
             replaced = sys.stdout is not out or sys.stderr is not err or sys.stdin is not self._stdin.stream
         except AttributeError:  # the job has deleted one of them
             replaced = True
+        set_umask(self._umask)
         own = took if middleware is None else middleware.took or took
-        if own > self._serious or out.wrote or err.wrote or replaced or os.environ is not self._environ:
+        if own > self._no_side_effects or out.wrote or err.wrote or replaced or os.environ is not self._environ:
             reply = self._restore(job_id, took, reply)
-        elif own > self._slight:
-            self._restore_slight()
         return reply
 
     def _end_if_copy(self, error: BaseException) -> None:
@@ -278,12 +279,6 @@ class JobRunner:
             return wire.encode_failure(job_id, took, "failed", error_report.bad_result(error))
         return orjson.dumps([job_id, took, text]) + b"\n"
 
-    def _restore_slight(self) -> None:
-        self._unblock_permits()
-        self._stdout.make_blocking()
-        self._stderr.make_blocking()
-        self._process_state.restore_cheap()
-
     def _unblock_permits(self) -> None:
         """Make reads of permits non-blocking again, since the worker must never wait for a permit."""
         try:
@@ -293,11 +288,11 @@ class JobRunner:
 
     def _suspect_every_job(self) -> None:
         """Make a copy that a job or a wrapper forked call `_restore` after the job, however short. `_restore` ends the copy."""
-        self._serious = self._slight = -1
+        self._no_side_effects = -1
 
     def _end_after_job(self) -> None:
         """Make the worker exit after the job that has just ended."""
-        self._serious = self._slight = -1
+        self._no_side_effects = -1
         self._identity = Lowered()
 
     def _restore(self, job_id: int, took: int, reply: bytes) -> bytes:

@@ -22,7 +22,8 @@ QUIET = (
 _DEFAULT = (signal.SIGCHLD, signal.SIGCONT, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH)
 _BLOCKED_IN_FORKS = (*QUIET, INTERRUPT_SIGNAL)
 TRIALS = 200
-_MARGIN = 0.9
+_MARGIN = 0.7
+"""The machine may run at another speed when a job runs than when the calls were measured."""
 _UNKNOWN = 1 << 62
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
@@ -85,34 +86,27 @@ def _obey_signals() -> None:
 
 
 class SideEffectTimer:
-    """Measures how long the quickest calls take that can leave side effects in the process: a shorter job can have left none.
+    """Measures how long the quickest calls take that can leave side effects other than another umask: a shorter job can have left none.
 
     The calls are measured as a job is, and repeatedly: if the machine is busy when a worker starts, they seem to take longer.
     """
 
-    __slots__ = ("_context", "_serious", "_slight", "_umask")
+    __slots__ = ("_context", "_quickest")
 
-    def __init__(self, umask: int, context: Context | None) -> None:
-        """`umask` is the one to restore. The time of a job includes that of `context.run`, unless `context` is None."""
-        self._umask = umask
+    def __init__(self, context: Context | None) -> None:
+        """The time of a job includes that of `context.run`, unless `context` is None."""
         self._context = context
-        self._slight = self._serious = _UNKNOWN
+        self._quickest = _UNKNOWN
 
-    def measure(self, trials: int = 1) -> tuple[int, int]:
-        """Return two limits in nanoseconds.
-
-        A job below the first can have left no side effect; below the second, none but another umask, another environment, or
-        descriptors that became blocking or non-blocking.
-        """
+    def measure(self, trials: int = 1) -> int:
+        """Return the limit in nanoseconds."""
         try:
             for _ in range(trials):
-                quickest = min(self._time_of(_set_umask, self._umask), self._time_of(_set_blocking, 0))
-                self._slight = min(self._slight, quickest)
-                self._serious = min(self._serious, self._time_of(_close, os.dup(0)))
+                self._quickest = min(self._quickest, self._time_of(_set_blocking, 0), self._time_of(_close, os.dup(0)))
         except OSError:  # there is no standard input at the moment, or no descriptor is left
-            if self._serious == _UNKNOWN:
-                return 0, 0
-        return int(self._slight * _MARGIN), int(self._serious * _MARGIN)
+            if self._quickest == _UNKNOWN:
+                return 0
+        return int(self._quickest * _MARGIN)
 
     def _time_of(self, call: Callable[[int], None], argument: int) -> int:
         context = self._context
@@ -122,10 +116,6 @@ class SideEffectTimer:
         else:
             context.run(call, argument)
         return perf_counter_ns() - start
-
-
-def _set_umask(mask: int) -> None:
-    os.umask(mask)
 
 
 def _set_blocking(fd: int) -> None:
@@ -157,9 +147,9 @@ class ProcessState:
         self._mask = pthread_sigmask(signal.SIG_BLOCK, ())
 
     def restore(self, *, thorough: bool) -> bool:
-        """Restore all of the state, and return whether the directory differed, as it does after chroot. `thorough` also installs the
-        handler of the stack signal again, which costs more than all the rest."""
-        self.restore_cheap()
+        """Restore all of the state but the umask, and return whether the directory differed, as it does after chroot. `thorough` also
+        installs the handler of the stack signal again, which costs more than all the rest."""
+        self._environment.restore()
         if _dispositions() != self._signals:
             self._restore_signals()
         differed = self._restore_directory()
@@ -167,11 +157,6 @@ class ProcessState:
         if thorough:
             self._rearm()
         return differed
-
-    def restore_cheap(self) -> None:
-        """Restore what even a very short job can change: the umask and the environment."""
-        os.umask(self.umask)
-        self._environment.restore()
 
     def _restore_directory(self) -> bool:
         if self._directory is None or _current_directory() == self._directory:

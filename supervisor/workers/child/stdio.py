@@ -137,7 +137,7 @@ class Output:
 
     def restore(self) -> bool:
         """Flush the output of a job and restore the stream. Return whether something was written since the last mark."""
-        self.make_blocking()
+        self._make_blocking()
         stream = self.stream
         current = getattr(sys, self._name, None)
         if current is not stream or _is_closed(stream):
@@ -163,7 +163,7 @@ class Output:
         fcntl.ioctl(self._fd, termios.FIONREAD, self._unread)
         self._unread_at_mark = bytes(self._unread)
 
-    def make_blocking(self) -> None:
+    def _make_blocking(self) -> None:
         """Make the pipe blocking again: a job or a program may have changed this for all processes that write into it."""
         if not os.get_blocking(self.pipe):
             os.set_blocking(self.pipe, True)
