@@ -15,10 +15,10 @@ from supervisor.jobs import LEASE_POLICY
 from supervisor.workers.blame import LINGERING, heartbeat_lost, timed_out
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import State, WorkerSlot
+from supervisor.workers.task_slot import TaskSlot
 
-BLOCKED_AFTER = 0.020
 CHECKS_PER_TIMEOUT = 4  # of the heartbeat timeout
-LONG_HEARTBEAT = BLOCKED_AFTER * CHECKS_PER_TIMEOUT
+LONG_HEARTBEAT = TaskSlot.blocked_after * CHECKS_PER_TIMEOUT
 GAP = 1.0
 RETIRE_SECONDS = 30.0  # until a worker must have exited after its last job, or taken the next one
 
@@ -64,7 +64,7 @@ class Watchdog:
     def _worker_started(self, _event: WorkerStarted) -> None:
         """Look soon: an async worker may have been started for jobs that it has got now."""
         if self._timer is not None:
-            self._arm_by(self._loop.time() + BLOCKED_AFTER)
+            self._arm_by(self._loop.time() + WorkerSlot.blocked_after)
 
     def work_ended(self) -> None:
         """Note that workers have ended jobs and begun the next ones of their frames. Slots of async workers have no next ones."""
@@ -116,7 +116,7 @@ class Watchdog:
             self._pool.kill(slot, LINGERING)
             return
         if slot.sent:
-            if now >= slot.started + BLOCKED_AFTER:
+            if now >= slot.started + slot.blocked_after:
                 if len(slot.sent) > 1:
                     slot.reclaim_blocked()
                 slot.report_started()
@@ -129,10 +129,10 @@ class Watchdog:
 
     def _is_young(self, slot: WorkerSlot, now: float) -> bool:
         """Return whether the first job of the worker was sent so recently that nothing can be due."""
-        if not slot.sent or now >= slot.started + BLOCKED_AFTER:
+        if not slot.sent or now >= slot.started + slot.blocked_after:
             return False
         _, _, timeout, heartbeat = slot.sent[0][LEASE_POLICY]
-        return (timeout is None or timeout > BLOCKED_AFTER) and (heartbeat is None or heartbeat > LONG_HEARTBEAT)
+        return (timeout is None or timeout > slot.blocked_after) and (heartbeat is None or heartbeat > LONG_HEARTBEAT)
 
     def _check_deadline(self, slot: WorkerSlot, now: float) -> None:
         deadline, current = slot.deadline(), slot.current
@@ -176,9 +176,9 @@ class Watchdog:
         return min(look_at, self._job_due(slot, now)) if slot.sent else look_at
 
     def _job_due(self, slot: WorkerSlot, now: float) -> float:
-        look_at = slot.started + BLOCKED_AFTER
+        look_at = slot.started + slot.blocked_after
         if look_at <= now:  # soon again, if the worker has not taken the job yet
             reported = slot.current is slot.reported
-            look_at = now + (self._longest_wait if reported else min(BLOCKED_AFTER, self._longest_wait))
+            look_at = now + (self._longest_wait if reported else min(slot.blocked_after, self._longest_wait))
         deadline = slot.deadline()
         return look_at if deadline is None else min(look_at, deadline)

@@ -20,8 +20,6 @@ from supervisor.jobs import (
     LEASE_PAYLOAD,
     LEASE_QUEUE,
     LEASE_RETRIES,
-    Cause,
-    Failure,
     JobState,
     Kind,
     Lease,
@@ -79,6 +77,9 @@ class SlotContext(NamedTuple):
 
 class WorkerSlot:
     """A worker process and the jobs sent to it. It is the listener of its process."""
+
+    blocked_after = 0.020
+    """After so many seconds a running job is reported, and holds up no other one in its worker any longer."""
 
     __slots__ = (
         "_bus", "_ended", "_frame", "_frames", "_limits", "_listener", "_memory_checked_at", "_now",
@@ -270,7 +271,7 @@ class WorkerSlot:
             outcomes = successes(leases, times, results)
             if kinds.count("ok") < len(kinds):
                 outcomes = [
-                    outcome if reply.kind == "ok" else outcome_of_failed(lease, reply, self.process.pid)
+                    outcome if reply.kind == "ok" else blame.outcome_of_failed(lease, reply, self.process.pid)
                     for outcome, lease, reply in zip(outcomes, leases, replies, strict=True)
                 ]
             self._listener.jobs_ended(outcomes)
@@ -381,20 +382,3 @@ def successes(leases: Sequence[Lease], times: Sequence[float], results: Sequence
         no, no, none,
     )  # fmt: skip
     return [*map(tuple.__new__, repeat(Outcome), zip(*columns, strict=False))]
-
-
-_CAUSES = {"rejected": Cause.REJECTED, "timeout": Cause.TIMEOUT, "unknown": Cause.UNKNOWN_HANDLER}
-
-
-def outcome_of_failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
-    """Return the outcome of an attempt that failed by the report of its worker."""
-    error = reply.error or {}
-    failure = Failure(
-        _CAUSES.get(reply.kind, Cause.EXCEPTION), type=str(error.get("type", "")), message=str(error.get("message", "")),
-        traceback=str(error.get("traceback", "")), attempt=lease.attempt, stderr=error.get("stderr"),
-        peak_memory=error.get("peak_memory"), host=blame.HOST, pid=pid,
-    )  # fmt: skip
-    after = error.get("after")
-    retry_after = None if after is None else max(0.0, float(after))
-    retryable = bool(error.get("retryable", True))
-    return Outcome(lease, Kind.FAILED, None, reply.took, failure, retryable=retryable, retry_after=retry_after)

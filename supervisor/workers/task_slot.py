@@ -11,6 +11,7 @@ from supervisor.workers.async_worker import AsyncWorker
 from supervisor.workers.blame import outcome_of_cancelled
 from supervisor.workers.interface import Reply
 from supervisor.workers.limits import Limits
+from supervisor.workers.sent_ahead import QUICK_SECONDS
 from supervisor.workers.slot import SlotContext, SlotOwner, State, WorkerSlot
 from supervisor.workers.worker_task import WorkerTask
 
@@ -26,6 +27,9 @@ class TaskOwner(SlotOwner, Protocol):
 
 class TaskSlot(WorkerSlot):
     __slots__ = ("_owner", "sole", "worker")
+
+    blocked_after = QUICK_SECONDS
+    """A job that was sent ahead and still waits by then is reclaimed."""
 
     def __init__(self, worker: AsyncWorker, context: SlotContext, owner: TaskOwner) -> None:
         self.worker = worker

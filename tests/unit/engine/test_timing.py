@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from supervisor.engine.watchdog import BLOCKED_AFTER
 from supervisor.events import JobsSettled, JobStarted
+from supervisor.workers.slot import WorkerSlot
 from tests.unit.fakes import FakeWorker
 from tests.unit.virtual import Virtual
 from tests.unit.wrapped_store import WrappedStore
@@ -120,5 +120,5 @@ def test_jobs_reclaimed_from_behind_a_long_one_go_to_an_idle_worker() -> None:
     while idle.sent:
         idle.process.run_next()  # type: ignore[attr-defined]
     freed = [lease.id for lease in busy.sent][1:]
-    here.loop.advance(BLOCKED_AFTER + 0.001)
+    here.loop.advance(WorkerSlot.blocked_after + 0.001)
     assert [lease.id for lease in idle.sent] == freed[:1]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from supervisor.engine.watchdog import BLOCKED_AFTER, RETIRE_SECONDS, Watchdog
+from supervisor.engine.watchdog import RETIRE_SECONDS, Watchdog
 from supervisor.events import JobStarted, LoopGap
 from supervisor.jobs import Cause
-from supervisor.workers.slot import State
+from supervisor.workers.slot import State, WorkerSlot
 from tests.unit.fakes import FakeWorker, make_lease
 from tests.unit.workers.test_pool import Setup
 
@@ -93,7 +93,7 @@ def test_jobs_behind_a_long_one_are_reclaimed() -> None:
     here.send(1, 2, 3)
     here.process.start_next()
     here.watchdog.work_sent(here.worker)
-    here.timer.advance(BLOCKED_AFTER - 0.001)
+    here.timer.advance(WorkerSlot.blocked_after - 0.001)
     assert here.received.reclaimed == []
     here.timer.advance(0.002)
     assert [lease.id for lease in here.received.reclaimed] == [2, 3]
@@ -110,10 +110,10 @@ def test_the_start_of_a_job_that_its_worker_takes_late_is_reported_soon_after() 
     here = Watched()
     here.send(1)
     here.watchdog.work_sent(here.worker)
-    here.timer.advance(BLOCKED_AFTER + 0.001)
+    here.timer.advance(WorkerSlot.blocked_after + 0.001)
     here.process.start_next()
     assert not [event for event in here.events if isinstance(event, JobStarted)]
-    here.timer.advance(BLOCKED_AFTER + 0.001)
+    here.timer.advance(WorkerSlot.blocked_after + 0.001)
     assert [event.lease.id for event in here.events if isinstance(event, JobStarted)] == [1]
 
 
