@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,17 +19,23 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.config.settings import HttpSettings
 from supervisor.errors import StoreError
-from supervisor.http import api
+from supervisor.http import api, login
 from supervisor.http.access import Access
+from supervisor.http.callers import Callers
 from supervisor.http.exposition import CONTENT_TYPE, exposition
 from supervisor.http.health import readiness
+from supervisor.http.rates import Rates, Requests
 from supervisor.http.view import View
 
 MAX_BODY = 65_536  # bytes
 ANSWER_SECONDS = 30.0
 
 
-def application(view: View, settings: HttpSettings) -> ASGIApp:
+def application(
+    view: View, settings: HttpSettings, rates: Rates | None = None, clock: Callable[[], float] = time.monotonic
+) -> ASGIApp:
+    rates = rates or Rates()
+    callers = Callers(settings.token, rates, clock)
     own = [
         Route("/livez", _livez),
         Route("/readyz", partial(_readyz, view)),
@@ -41,8 +49,11 @@ def application(view: View, settings: HttpSettings) -> ASGIApp:
         HTTPException: _http_error,
     }
     return Starlette(
-        routes=[*own, *api.routes(view)],
-        middleware=[Middleware(Access, settings=settings), Middleware(_Limits)],
+        routes=[*own, *login.routes(callers), *api.routes(view)],
+        middleware=[
+            Middleware(Access, settings=settings, callers=callers, requests=Requests(rates, clock)),
+            Middleware(_Limits),
+        ],
         exception_handlers=errors,
     )
 
