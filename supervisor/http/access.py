@@ -28,6 +28,7 @@ OPEN_PATHS = PROBES | {login.LOGIN, login.STYLE}
 SESSION_PATHS = frozenset({login.LOGIN, login.LOGOUT})
 """They change nothing in the store: `read_only` does not forbid them."""
 READING = frozenset({"GET", "HEAD"})
+MAX_HEADERS = 16_384  # bytes of the path and all headers
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
@@ -80,9 +81,7 @@ class Access:
                 _report(scope, status)
 
     def _refused(self, scope: Scope) -> Response | None:
-        refusal = self._too_many(scope)
-        if refusal is None:
-            refusal = self._identify(scope)
+        refusal = self._too_many(scope) or _malformed(scope) or self._identify(scope)
         if refusal is None:
             if scope["actor"] is None and scope["path"] not in OPEN_PATHS and _is_browser(scope):
                 return RedirectResponse(login.LOGIN + _next(scope), 303)
@@ -119,6 +118,17 @@ class Access:
         if not _is_own(headers, by_cookie=scope["session"]):
             return Refusal(403, "the request comes from a page of another site, or a proxy has changed its Host header")
         return None
+
+
+def _malformed(scope: Scope) -> Refusal | None:
+    headers = scope["headers"]
+    size = sum(len(name) + len(value) + 4 for name, value in headers)
+    if size + len(scope["path"]) + len(scope["query_string"]) > MAX_HEADERS:
+        return Refusal(431, f"headers: expected at most {MAX_HEADERS} bytes", {"Connection": "close"})
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+        # A proxy that believes the other one would take a part of the body for a request of somebody else.
+        return Refusal(400, "expected Content-Length or Transfer-Encoding, not both", {"Connection": "close"})
+    return None
 
 
 def _later(error: str, seconds: float) -> Refusal:
