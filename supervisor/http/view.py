@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from supervisor.engine.coordinator import Coordinator
 from supervisor.errors import StoreUnavailable
 from supervisor.http.reading import Reader
 from supervisor.stores.protocol import Store
+from supervisor.telemetry.history import Numbers
 
 Result = TypeVar("Result")
 
@@ -22,8 +23,10 @@ class View:
     state: Callable[[], str]
     settings: Callable[[], Settings]
     metrics: Callable[[], dict[str, Any]]
+    history: Callable[[], Mapping[str, Numbers]]
     engine: Coordinator | None = None
     reader: Reader | None = None
+    end_streams: Callable[[], Awaitable[None]] | None = None
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what keeps this supervisor from its work, as `status --json` has it."""
