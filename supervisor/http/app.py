@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,19 +19,25 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.config.settings import HttpSettings
 from supervisor.errors import StoreError
-from supervisor.http import api
+from supervisor.http import api, login
 from supervisor.http.access import Access
+from supervisor.http.callers import Callers
 from supervisor.http.exposition import CONTENT_TYPE, exposition
 from supervisor.http.health import readiness
 from supervisor.http.pages.live import PATH as STREAMS
 from supervisor.http.pages.routes import Pages
+from supervisor.http.rates import Rates, Requests
 from supervisor.http.view import View
 
 MAX_BODY = 65_536  # bytes
 ANSWER_SECONDS = 30.0
 
 
-def application(view: View, settings: HttpSettings) -> ASGIApp:
+def application(
+    view: View, settings: HttpSettings, rates: Rates | None = None, clock: Callable[[], float] = time.monotonic
+) -> ASGIApp:
+    rates = rates or Rates()
+    callers = Callers(settings.token, rates, clock)
     pages = Pages(view, settings)
     view.end_streams = pages.live.close
     own = [
@@ -45,8 +53,11 @@ def application(view: View, settings: HttpSettings) -> ASGIApp:
         HTTPException: partial(_http_error, pages),
     }
     return Starlette(
-        routes=[*own, *api.routes(view), *pages.routes()],
-        middleware=[Middleware(Access, settings=settings), Middleware(_Limits)],
+        routes=[*own, *login.routes(callers), *api.routes(view), *pages.routes()],
+        middleware=[
+            Middleware(Access, settings=settings, callers=callers, requests=Requests(rates, clock)),
+            Middleware(_Limits),
+        ],
         exception_handlers=errors,
     )
 

@@ -23,9 +23,9 @@ class View:
     state: Callable[[], str]
     settings: Callable[[], Settings]
     metrics: Callable[[], dict[str, Any]]
-    history: Callable[[], Mapping[str, Numbers]]
     engine: Coordinator | None = None
     reader: Reader | None = None
+    history: Callable[[], Mapping[str, Numbers]] = dict
     end_streams: Callable[[], Awaitable[None]] | None = None
 
     def problems(self) -> list[dict[str, Any]]:

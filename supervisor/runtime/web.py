@@ -63,7 +63,7 @@ def serve(
     except ImportError as error:
         raise ConfigError([f"{EXTRA} ({error})"]) from None
     history = History(metrics)
-    view, server = View(state, settings, metrics, history.series), HttpServer(http)
+    view, server = View(state, settings, metrics, history=history.series), HttpServer(http)
     logging.getLogger("supervisor").info("HTTP: http://%s", server.address)
     server.start(application(view, http)).add_done_callback(_report)
     history.sample()

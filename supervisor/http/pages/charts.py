@@ -34,6 +34,8 @@ class Chart(NamedTuple):
 
 
 def charts(series: Mapping[str, Numbers]) -> list[Chart]:
+    if not series:
+        return []
     done = [
         None if a is None or b is None else a - b for a, b in zip(series["finished"], series["failed"], strict=True)
     ]
