@@ -141,11 +141,11 @@ def _ready(job: Row, status: Row, present: Present) -> str:
     busy = [worker for each in able for worker in _workers(each, job, "busy") if worker.get("current_job")]
     if not busy:
         return f"no worker of {name_of(able[0])} is ready yet: wait, or look at its log"
-    longest = max((worker["current_job"] for worker in busy), key=lambda it: float(it["running_for"]))
+    longest = max((worker["current_job"] for worker in busy), key=present.ran)
     are = "async workers are" if _is_async(job, able[0]) else _are(len(busy))
     return (
         f"{are} busy, the longest with job {longest['job_id']} ({longest['handler']}) for "
-        f"{format_duration(longest['running_for'])}, and {ready} ready in queue {queue}: wait, or raise "
+        f"{format_duration(present.ran(longest))}, and {ready} ready in queue {queue}: wait, or raise "
         f"{_count_for(able[0], job)}"
     )
 
