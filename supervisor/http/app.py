@@ -24,6 +24,8 @@ from supervisor.http.access import Access
 from supervisor.http.callers import Callers
 from supervisor.http.exposition import CONTENT_TYPE, exposition
 from supervisor.http.health import readiness
+from supervisor.http.pages.live import PATH as STREAMS
+from supervisor.http.pages.routes import Pages
 from supervisor.http.rates import Rates, Requests
 from supervisor.http.view import View
 
@@ -37,20 +39,22 @@ def application(
 ) -> ASGIApp:
     rates = rates or Rates()
     callers = Callers(settings.token, rates, clock)
+    pages = Pages(view, settings)
+    view.end_streams = pages.live.close
     own = [
         Route("/livez", _livez),
         Route("/readyz", partial(_readyz, view)),
         Route("/metrics", partial(_metrics, view)),
     ]
     errors: dict[Any, Any] = {
-        api.BadRequest: partial(_error, 400),
-        api.NotFound: partial(_error, 404),
-        api.Conflict: partial(_error, 409),
-        StoreError: partial(_error, 503),
-        HTTPException: _http_error,
+        api.BadRequest: partial(_error, pages, 400),
+        api.NotFound: partial(_error, pages, 404),
+        api.Conflict: partial(_error, pages, 409),
+        StoreError: partial(_error, pages, 503),
+        HTTPException: partial(_http_error, pages),
     }
     return Starlette(
-        routes=[*own, *login.routes(callers), *api.routes(view)],
+        routes=[*own, *login.routes(callers), *api.routes(view), *pages.routes()],
         middleware=[
             Middleware(Access, settings=settings, callers=callers, requests=Requests(rates, clock)),
             Middleware(_Limits),
@@ -75,16 +79,16 @@ async def _metrics(view: View, request: Request) -> Response:
     return Response(exposition(view.metrics()), media_type=CONTENT_TYPE)
 
 
-async def _error(status: int, request: Request, error: Exception) -> Response:
-    return JSONResponse({"error": str(error)}, status)
+async def _error(pages: Pages, status: int, request: Request, error: Exception) -> Response:
+    return pages.error(request, status, str(error))
 
 
-async def _http_error(request: Request, error: HTTPException) -> Response:
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+async def _http_error(pages: Pages, request: Request, error: HTTPException) -> Response:
+    return pages.error(request, error.status_code, error.detail, error.headers)
 
 
 class _Limits:
-    """Limits the size of a request and the time of an answer."""
+    """Limits the size of a request and the time of an answer; a stream of updates has limits of its own."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -111,7 +115,7 @@ class _Limits:
             await JSONResponse({"error": too_large.detail}, 413)(scope, receive, send)
             return
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(None if scope["path"] == STREAMS else ANSWER_SECONDS):
                 await self._app(scope, receive_some, send)
         except TimeoutError:
             await JSONResponse({"error": "the answer took too long"}, 503)(scope, receive, send)
