@@ -103,4 +103,4 @@ class Pages:
 
     def _facts(self, of: Screen, seen: Seen) -> dict[str, Any]:
         facts = of.facts(seen)
-        return {"now": seen.now, "state": self._view.state(), "page_key": of.key, **facts}
+        return {"now": seen.now, "state": self._view.state(), "page_key": of.key, "is_live": bool(of.parts), **facts}
