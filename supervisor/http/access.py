@@ -67,7 +67,9 @@ class Access:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update(HEADERS)
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         scope["actor"], scope["session"], scope["trusted"] = None, False, False
@@ -139,6 +141,8 @@ def _later(error: str, seconds: float) -> Refusal:
 def _report(scope: Scope, status: int) -> None:
     """Log a request that may have changed something: there is no other place that does."""
     method, path, actor = scope["method"], quote(scope["path"]), scope["actor"]
+    if scope["query_string"]:
+        path += "?" + scope["query_string"].decode("latin-1")[:1000]
     fields: dict[str, Any] = {"actor": actor, "method": method, "path": path, "status": status}
     ids = [*scope.get("ids", ())]
     shown = f" (jobs {', '.join(map(str, ids[:10]))}{' …' if len(ids) > 10 else ''})" if ids else ""

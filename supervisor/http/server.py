@@ -92,6 +92,7 @@ class _Connection(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._deadline: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
         self._expect_request()
         if self._is_too_many():
             transport.abort()
@@ -99,7 +100,25 @@ class _Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading(self.transport.get_write_buffer_size() + 1)
+
+    def resume_writing(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        super().resume_writing()
+
+    def _expect_reading(self, unread: int) -> None:
+        """Close a connection whose client takes nothing of an answer that is not complete, such as a stream."""
+        if (left := self.transport.get_write_buffer_size()) < unread:
+            self._reading = self.loop.call_later(REQUEST_SECONDS, self._expect_reading, left)
+        else:
+            self.transport.abort()
 
     def on_response_complete(self) -> None:
         self._expect_request()

@@ -46,6 +46,7 @@ class Actions:
         command, effect = COMMANDS[name]
         force = bool((await _form(request)).get("force"))
         result = await self._view.read(lambda store: command(store, [id], force))
+        request.scope["ids"] = [*result.changed]
         if id in result.refused:
             refusal = result.refused[id]
             raise (NotFound if refusal == NO_SUCH_JOB else Conflict)(f"job {id}: {refusal}")
@@ -67,6 +68,7 @@ class Actions:
             raise BadRequest("no dead letter is selected")
         force = bool(form.get("force"))
         result = await self._view.read(lambda store: store.redrive(ids, force))
+        request.scope["ids"] = [*result.changed]
         message = f"{counted(len(result.changed), 'dead letter')} redriven"
         if result.refused:
             id, reason = next(iter(result.refused.items()))

@@ -52,7 +52,7 @@ def supervisor_table(status: Row, now: datetime) -> list[dict[str, Any]]:
     present = Present(status)
     found = []
     for each in status["supervisors"]:
-        workers = sorted((_worker(it, each, now) for it in each["workers"]), key=_longest_first)
+        workers = sorted((_worker(it, now) for it in each["workers"]), key=_longest_first)
         found.append(
             {
                 **each,
@@ -68,25 +68,21 @@ def supervisor_table(status: Row, now: datetime) -> list[dict[str, Any]]:
     return found
 
 
-def _worker(worker: Row, supervisor: Row, now: datetime) -> dict[str, Any]:
+def _worker(worker: Row, now: datetime) -> dict[str, Any]:
     job = worker.get("current_job")
     return {
         "pid": worker.get("pid"),
         "state": worker.get("state", "unknown"),
         "kind": "async" if worker.get("async") else worker.get("group"),
         "job": job,
-        "running": None if job is None else running_for(job, supervisor, now),
+        "running": None if job is None else running_for(job, now),
     }
 
 
-def running_for(job: Row, supervisor: Row, now: datetime) -> float | None:
+def running_for(job: Row, now: datetime) -> float | None:
     """Return for how many seconds a worker has run its job at this moment, not when its supervisor has written that."""
-    if (started := parsed(job.get("running_since"))) is not None:
-        return max(0.0, (now - started).total_seconds())
-    seen, ran = parsed(supervisor["seen_at"]), job.get("running_for")
-    if seen is None or not isinstance(ran, int | float):
-        return None
-    return max(0.0, float(ran) + (now - seen).total_seconds())
+    started = parsed(job.get("running_since"))
+    return None if started is None else max(0.0, (now - started).total_seconds())
 
 
 def _longest_first(worker: Row) -> tuple[bool, float]:

@@ -14,6 +14,7 @@ from supervisor.config.settings import HttpSettings
 from supervisor.http.api import NotFound
 from supervisor.http.pages import static_files
 from supervisor.http.pages.actions import Actions
+from supervisor.http.pages.job_list import Failures
 from supervisor.http.pages.job_story import part_of
 from supervisor.http.pages.live import PATH, Live, Update
 from supervisor.http.pages.rendering import environment
@@ -32,6 +33,7 @@ class Pages:
     def __init__(self, view: View, http: HttpSettings) -> None:
         self._view = view
         self._templates = environment(read_only=lambda: http.read_only)
+        self._failures = Failures()
         self.live = Live(self._updates)
 
     def routes(self) -> list[BaseRoute]:
@@ -51,7 +53,7 @@ class Pages:
         facts = {
             "status_code": status, "title": TITLES.get(status, "This did not work"), "message": message,
             "advice": ADVICE.get(status, ""), "problems": self._view.problems() if status == 503 else [],
-            "state": self._view.state(),
+            "state": self._view.state(), "may_log_out": request.scope["session"],
         }  # fmt: skip
         return HTMLResponse(self._templates.get_template("error.html").render(facts), status, headers)
 
@@ -62,7 +64,9 @@ class Pages:
         settings, history = self._view.settings(), self._view.history()
 
         def read(store: Store) -> bytes:
-            return self._whole(found, Seen(store, settings, history)).encode(errors="backslashreplace")
+            seen = Seen(store, settings, history, self._failures)
+            facts = {**self._facts(found, seen), "may_log_out": request.scope["session"]}
+            return self._templates.get_template(found.template).render(facts).encode(errors="backslashreplace")
 
         return HTMLResponse(await self._view.read(read))
 
@@ -83,15 +87,12 @@ class Pages:
         settings, history = self._view.settings(), self._view.history()
 
         def read(store: Store) -> Mapping[str, Update]:
-            seen = Seen(store, settings, history)
+            seen = Seen(store, settings, history, self._failures)
             return {each.key: self._update(each, seen) for each in screens}
 
         return await self._view.read(read)
 
     # on the thread that reads the store
-
-    def _whole(self, of: Screen, seen: Seen) -> str:
-        return self._templates.get_template(of.template).render(self._facts(of, seen))
 
     def _update(self, of: Screen, seen: Seen) -> Update:
         try:
@@ -102,4 +103,4 @@ class Pages:
 
     def _facts(self, of: Screen, seen: Seen) -> dict[str, Any]:
         facts = of.facts(seen)
-        return {"now": seen.now, "state": self._view.state(), "page_key": of.key, **facts}
+        return {"now": seen.now, "state": self._view.state(), "page_key": of.key, "is_live": bool(of.parts), **facts}

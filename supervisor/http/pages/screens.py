@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from supervisor.config.settings import Settings
 from supervisor.http.api import BadRequest, NotFound
 from supervisor.http.pages.charts import charts
-from supervisor.http.pages.job_list import Asked, failures, listed
+from supervisor.http.pages.job_list import SINCE, Asked, Failures, listed
 from supervisor.http.pages.job_story import story
 from supervisor.http.pages.present import queue_table, supervisor_table, totals
 from supervisor.stores.problems import with_problems
@@ -21,7 +21,8 @@ from supervisor.telemetry.history import Numbers
 MAX_ID = 2**63 - 1
 QUEUES_FIRST, MAX_QUEUES = 50, 1000
 DEAD_LETTERS_FIRST = 5
-LIVE = ("now", "queues")
+MAX_NAMES = 100
+ANY_DEAD_LETTERS = Asked(dead_letter="any")
 
 Facts = dict[str, Any]
 
@@ -29,8 +30,8 @@ Facts = dict[str, Any]
 class Seen:
     """The store at one moment. The status is read once, whatever the number of pages that show it."""
 
-    def __init__(self, store: Store, settings: Settings, history: Mapping[str, Numbers]) -> None:
-        self.store, self.settings, self.history = store, settings, history
+    def __init__(self, store: Store, settings: Settings, history: Mapping[str, Numbers], failures: Failures) -> None:
+        self.store, self.settings, self.history, self._failures = store, settings, history, failures
 
     @cached_property
     def now(self) -> datetime:
@@ -39,6 +40,10 @@ class Seen:
     @cached_property
     def status(self) -> Facts:
         return with_problems(self.store.stats(), self.settings.dlq.names)
+
+    @property
+    def failures(self) -> list[Facts]:
+        return self._failures.groups(self.store)
 
 
 class Screen(NamedTuple):
@@ -57,7 +62,7 @@ def screen(path: str, query: Mapping[str, str]) -> Screen | None:
     if path == "/jobs":
         return _jobs(Asked.of(query))
     if path == "/dead-letters":
-        return _dead_letters(Asked.of_dead_letters(query))
+        return _dead_letters(Asked.of({"dead_letter": "any", **query}))
     if path.startswith("/jobs/") and path.count("/") == 2:
         return _job(job_id(path.removeprefix("/jobs/")))
     return None
@@ -81,8 +86,8 @@ def _now(seen: Seen) -> Facts:
         "charts": charts(seen.history),
         "queues": queue_table(status, QUEUES_FIRST),
         "supervisors": supervisor_table(status, seen.now),
-        "failures": failures(seen.store),
-        "dead_letters": listed(seen.store, Asked(dead_letter="any", limit=DEAD_LETTERS_FIRST)),
+        "failures": seen.failures,
+        "dead_letters": listed(seen.store, ANY_DEAD_LETTERS, seen.now, "/dead-letters", DEAD_LETTERS_FIRST),
     }
 
 
@@ -92,17 +97,26 @@ def _queues(seen: Seen) -> Facts:
 
 def _jobs(asked: Asked) -> Screen:
     def facts(seen: Seen) -> Facts:
-        queues = sorted(row["queue"] for row in seen.status["queues"])[:MAX_QUEUES]
-        return {"asked": asked, "page": listed(seen.store, asked), "queue_names": queues}
+        page = listed(seen.store, asked, seen.now, "/jobs")
+        return {"asked": asked, "page": page, "names": lambda: _names(seen.status), "choices": SINCE}
 
-    return Screen(f"/jobs?{asked.query}", "jobs.html", _parts("jobs"), facts)
+    return Screen(f"/jobs?{asked.key}", "jobs.html", _parts("jobs") if asked.is_live else {}, facts)
+
+
+def _names(status: Facts) -> dict[str, list[str]]:
+    """Return the names that a person may look for."""
+    handlers = {name for each in status["supervisors"] for name in each["handlers"] or ()}
+    queues = {row["queue"] for row in status["queues"]}
+    return {"queues": sorted(queues)[:MAX_NAMES], "handlers": sorted(handlers)[:MAX_NAMES]}
 
 
 def _dead_letters(asked: Asked) -> Screen:
     def facts(seen: Seen) -> Facts:
-        return {"asked": asked, "dead_letters": listed(seen.store, asked), "sinks": seen.status["sinks"]}
+        page = listed(seen.store, asked, seen.now, "/dead-letters")
+        return {"asked": asked, "dead_letters": page, "sinks": seen.status["sinks"]}
 
-    return Screen(f"/dead-letters?{asked.query}", "dead_letters.html", _parts("dead_letters"), facts)
+    parts = _parts("dead_letters") if asked.is_live else {}
+    return Screen(f"/dead-letters?{asked.key}", "dead_letters.html", parts, facts)
 
 
 def _job(id: int) -> Screen:
