@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -49,8 +50,8 @@ class Refusal(NamedTuple):
 
 
 class Access:
-    """Answers requests that are refused, and marks the others: `actor`, `session` if it has logged in, and `trusted` if it may
-    read everything.
+    """Answers requests that are refused, and marks the others: `actor`, `session` if it has logged in, `trusted` if it may
+    read everything, and `is_allowed`, to be called by an answer that goes on: whether it still may.
 
     Logs each request that may change something. A route puts the ids of jobs that it has changed into `scope["ids"]`.
     """
@@ -103,7 +104,8 @@ class Access:
             too_many = _later("too many wrong tokens from this address", error.seconds)
             return None if scope["path"] in PROBES else too_many
         if caller is not None:
-            scope["actor"], scope["session"], scope["trusted"] = caller.shown, caller.has_session, True
+            scope["actor"], scope["session"], scope["trusted"] = caller.shown, caller.session is not None, True
+            scope["is_allowed"] = partial(self._callers.is_allowed, caller)
         return None
 
     def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
