@@ -75,11 +75,10 @@
       if (old.nodeValue !== wanted.nodeValue) old.nodeValue = wanted.nodeValue;
       return;
     }
-    for (const { name } of [...old.attributes]) {
-      if (!wanted.hasAttribute(name) && !(name === "open" && old.localName === "details")) old.removeAttribute(name);
-    }
+    const stays = (name) => (name === "open" && old.localName === "details") || (name === "tabindex" && old === document.activeElement);
+    for (const { name } of [...old.attributes]) if (!wanted.hasAttribute(name) && !stays(name)) old.removeAttribute(name);
     for (const { name, value } of wanted.attributes) {
-      if (old.getAttribute(name) !== value && !(name === "open" && old.localName === "details")) old.setAttribute(name, value);
+      if (old.getAttribute(name) !== value && !stays(name)) old.setAttribute(name, value);
     }
     const keyed = new Map();
     for (const child of old.children) if (key(child)) keyed.set(key(child), child);
