@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from math import ceil
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -28,6 +29,7 @@ OPEN_PATHS = PROBES | {login.LOGIN, login.STYLE}
 SESSION_PATHS = frozenset({login.LOGIN, login.LOGOUT})
 """They change nothing in the store: `read_only` does not forbid them."""
 READING = frozenset({"GET", "HEAD"})
+MAX_HEADERS = 16_384  # bytes of the path and all headers
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
@@ -48,8 +50,8 @@ class Refusal(NamedTuple):
 
 
 class Access:
-    """Answers requests that are refused, and marks the others: `actor`, `session` if it has logged in, and `trusted` if it may
-    read everything.
+    """Answers requests that are refused, and marks the others: `actor`, `session` if it has logged in, `trusted` if it may
+    read everything, and `is_allowed`, to be called by an answer that goes on: whether it still may.
 
     Logs each request that may change something. A route puts the ids of jobs that it has changed into `scope["ids"]`.
     """
@@ -82,9 +84,7 @@ class Access:
                 _report(scope, status)
 
     def _refused(self, scope: Scope) -> Response | None:
-        refusal = self._too_many(scope)
-        if refusal is None:
-            refusal = self._identify(scope)
+        refusal = self._too_many(scope) or _malformed(scope) or self._identify(scope)
         if refusal is None:
             if scope["actor"] is None and scope["path"] not in OPEN_PATHS and _is_browser(scope):
                 return RedirectResponse(login.LOGIN + _next(scope), 303)
@@ -104,7 +104,8 @@ class Access:
             too_many = _later("too many wrong tokens from this address", error.seconds)
             return None if scope["path"] in PROBES else too_many
         if caller is not None:
-            scope["actor"], scope["session"], scope["trusted"] = caller.shown, caller.has_session, True
+            scope["actor"], scope["session"], scope["trusted"] = caller.shown, caller.session is not None, True
+            scope["is_allowed"] = partial(self._callers.is_allowed, caller)
         return None
 
     def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
@@ -121,6 +122,17 @@ class Access:
         if not _is_own(headers, by_cookie=scope["session"]):
             return Refusal(403, "the request comes from a page of another site, or a proxy has changed its Host header")
         return None
+
+
+def _malformed(scope: Scope) -> Refusal | None:
+    headers = scope["headers"]
+    size = sum(len(name) + len(value) + 4 for name, value in headers)
+    if size + len(scope["path"]) + len(scope["query_string"]) > MAX_HEADERS:
+        return Refusal(431, f"headers: expected at most {MAX_HEADERS} bytes", {"Connection": "close"})
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+        # A proxy that believes the other one would take a part of the body for a request of somebody else.
+        return Refusal(400, "expected Content-Length or Transfer-Encoding, not both", {"Connection": "close"})
+    return None
 
 
 def _later(error: str, seconds: float) -> Refusal:

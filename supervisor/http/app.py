@@ -30,6 +30,7 @@ from supervisor.http.rates import Rates, Requests
 from supervisor.http.view import View
 
 MAX_BODY = 65_536  # bytes
+BODY_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 
 
@@ -93,12 +94,18 @@ class _Limits:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        length, read = Headers(scope=scope).get("content-length", "0"), 0
+        length, read, complete = Headers(scope=scope).get("content-length", "0"), 0, False
+        deadline = asyncio.get_running_loop().time() + BODY_SECONDS
         too_large = HTTPException(413, f"body: expected at most {MAX_BODY} bytes")
 
         async def receive_some() -> Message:
-            nonlocal read
-            message = await receive()
+            nonlocal read, complete
+            try:
+                async with asyncio.timeout_at(None if complete else deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, "the body took too long", {"Connection": "close"}) from None
+            complete = not message.get("more_body")
             read += len(message.get("body", b""))
             if read > MAX_BODY:
                 raise too_large

@@ -20,7 +20,7 @@ _logger = logging.getLogger("supervisor")
 
 class Caller(NamedTuple):
     shown: str
-    has_session: bool = False
+    session: str | None = None
 
 
 LOCAL = Caller("local")
@@ -54,7 +54,11 @@ class Callers:
             given = given.encode("latin-1", "replace").decode("utf-8", "replace")  # a header may have any bytes
             return Caller(f"token from {address}") if self.is_token(address, given.strip()) else None
         session = cookie_parser(headers.get("cookie", "")).get(cookie_name(scope))
-        return Caller(f"session from {address}", True) if session and self.sessions.is_open(session) else None
+        return Caller(f"session from {address}", session) if session and self.sessions.is_open(session) else None
+
+    def is_allowed(self, caller: Caller) -> bool:
+        """Return whether the session, if it is one, has not ended since."""
+        return caller.session is None or self.sessions.is_open(caller.session)
 
     def wait(self, address: str) -> float:
         """Return the seconds for which no token of this address is looked at."""

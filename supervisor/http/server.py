@@ -17,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from supervisor.config.settings import HttpSettings
 from supervisor.errors import ConfigError
+from supervisor.http.access import MAX_HEADERS
 from supervisor.telemetry.rate_limit import RateLimit
 from supervisor.text.os_errors import reason
 
@@ -26,7 +27,6 @@ MAX_UNANSWERED = 150
 """More connections are closed at once."""
 MAX_OF_ONE_ADDRESS = 50
 """So that no other machine can use up all connections. This machine may, since a proxy on it stands for many."""
-MAX_HEADERS = 16_384  # bytes of the request line and all headers
 REQUEST_SECONDS = 10.0
 """A connection that has not sent a complete request by then, or has taken nothing of an answer for as long, is closed."""
 CLOSE_SECONDS = 1.0

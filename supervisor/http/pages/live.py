@@ -68,7 +68,7 @@ class Live:
             error = f"as many pages are open as can be kept up to date: {MAX_STREAMS}"
             await JSONResponse({"error": error}, 503, {"Retry-After": "30"})(scope, receive, send)
         else:
-            await self._stream(found, receive, send)
+            await self._stream(found, scope["is_allowed"], receive, send)
 
     def refresh(self) -> None:
         """Read the store at once: something was changed."""
@@ -81,9 +81,9 @@ class Live:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _stream(self, of: Screen, receive: Receive, send: Send) -> None:
+    async def _stream(self, of: Screen, is_allowed: Callable[[], bool], receive: Receive, send: Send) -> None:
         self._join(of)
-        sending = asyncio.create_task(self._send_updates(of.key, send))
+        sending = asyncio.create_task(self._send_updates(of.key, is_allowed, send))
         leaving = asyncio.create_task(_until_gone(receive))
         try:
             await asyncio.wait((sending, leaving), timeout=MAX_SECONDS, return_when=asyncio.FIRST_COMPLETED)
@@ -124,12 +124,12 @@ class Live:
             except TimeoutError:
                 pass
 
-    async def _send_updates(self, key: str, send: Send) -> None:
+    async def _send_updates(self, key: str, is_allowed: Callable[[], bool], send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"retry: 3000\n\n", "more_body": True})
         loop, sent, last = asyncio.get_running_loop(), Update("", {}), asyncio.get_running_loop().time()
-        while not self._is_closed:
+        while not self._is_closed and is_allowed():
             message, sent = _message(self._latest.get(key, sent), sent)
             if not message and loop.time() - last >= SILENCE:
                 message = b":\n\n"

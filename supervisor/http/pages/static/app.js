@@ -14,6 +14,11 @@
     live.textContent = text || TEXTS[state] || "";
   }
 
+  // The server leads a page without a session to the login.
+  function leaveIfLoggedOut(reply) {
+    if (reply.status === 401) location.reload();
+  }
+
   // --- updates
 
   function connect() {
@@ -29,9 +34,10 @@
     source.addEventListener("gone", () => { show("gone"); disconnect(); });
     source.addEventListener("error", () => {
       if (!source || source.readyState !== EventSource.CLOSED) return show("lost");
-      disconnect();  // the answer was not a stream: no room, or a token is needed again
+      disconnect();  // the answer was not a stream: no room, or a login is needed again
       show("full");
       timer = setTimeout(connect, WAIT);
+      fetch("/static/app.js", { method: "HEAD", cache: "no-store" }).then(leaveIfLoggedOut, () => {});
     });
   }
 
@@ -100,6 +106,7 @@
       const reply = await fetch(form.action, {
         method: "POST", body: new URLSearchParams(new FormData(form)), headers: { Accept: "application/json" },
       });
+      leaveIfLoggedOut(reply);
       const found = await reply.json().catch(() => ({}));
       report(found.message || found.error || "It did not work: status " + reply.status, !reply.ok);
       form.closest("details.careful")?.removeAttribute("open");
