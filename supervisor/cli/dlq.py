@@ -54,7 +54,7 @@ def _empty(settings: Settings) -> str:
 def show(id: int, as_json: bool) -> None:
     """Show everything about one dead letter."""
     settings = load_settings()
-    found = use_store(settings, lambda store: [*with_reasons(store, filter(None, [store.get(id)]))])
+    found = use_store(settings, lambda store: [*with_reasons(store, filter(None, [store.get(id)]), settings.dlq.names)])
     if not found:
         raise UserMistake(f"no job {id}")
     (job,) = found

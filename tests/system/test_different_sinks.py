@@ -58,7 +58,9 @@ def test_a_sink_that_was_removed_is_waited_for_until_it_is_dropped(command: Comm
     sinks = [{"sink": "a", "pending": 0, "supervisors": 1}, {"sink": "b", "pending": 3, "supervisors": 0}]
     assert command.status()["sinks"] == sinks
     wait = f"{why.partition(':')[0]}: the config has it, so start or restart a supervisor"
-    for command_line in (("dlq", "list"), ("dlq", "show", str(ids[0])), ("status",)):
+    shown = command.call("dlq", "show", str(ids[0]), config="two").out
+    assert "the config has it, so start or restart a supervisor" in shown and "drop-sink" not in shown
+    for command_line in (("dlq", "list"), ("status",)):
         assert wait in (shown := command.call(*command_line, config="two").out) and "drop-sink" not in shown
     refused = command.call("dlq", "drop-sink", "b", config="two")
     assert (refused.code, "sink b is in " in refused.err and "two.yaml; remove it there first" in refused.err) == (

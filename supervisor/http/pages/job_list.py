@@ -22,8 +22,8 @@ STATES = [state.value for state in JobState]
 DEAD_LETTERS = ("any", "pending", "delivered")
 MAX_VALUE = 500  # characters
 SINCE = {"15m": "15 minutes", "1h": "hour", "1d": "day", "7d": "week"}
-FAILURES_SECONDS = 10.0
-"""The groups of failures are counted again after so long: that looks at thousands of jobs."""
+MIN_WAIT, WAITS = 5.0, 200
+"""Failures are counted again after so many seconds, or so many times as long as that took: it looks at thousands of jobs."""
 
 
 @dataclass(frozen=True)
@@ -102,17 +102,23 @@ def listed(store: Store, asked: Asked, now: datetime, path: str, limit: int = PA
 
 
 class Failures:
-    """The newest failures by handler, error and cause, the most frequent ones first."""
+    """The newest failures by handler, error and cause, the most frequent ones first. `age` is how many seconds ago they were counted."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._groups: list[dict[str, Any]] = []
-        self._read_at = -FAILURES_SECONDS
+        self._counted_at = self._due = float("-inf")
+
+    @property
+    def age(self) -> float:
+        return self._clock() - self._counted_at
 
     def groups(self, store: Store) -> list[dict[str, Any]]:
         now = self._clock()
-        if now - self._read_at >= FAILURES_SECONDS:
-            self._groups, self._read_at = store.failures(MAX_GROUPS), now
+        if now >= self._due:
+            self._groups = store.failures(MAX_GROUPS)
+            self._counted_at = self._clock()
+            self._due = self._counted_at + max(MIN_WAIT, WAITS * (self._counted_at - now))
         return self._groups
 
 

@@ -31,7 +31,7 @@ class Seen:
     """The store at one moment. The status is read once, whatever the number of pages that show it."""
 
     def __init__(self, store: Store, settings: Settings, history: Mapping[str, Numbers], failures: Failures) -> None:
-        self.store, self.settings, self.history, self._failures = store, settings, history, failures
+        self.store, self.settings, self.history, self.failures = store, settings, history, failures
 
     @cached_property
     def now(self) -> datetime:
@@ -40,10 +40,6 @@ class Seen:
     @cached_property
     def status(self) -> Facts:
         return with_problems(self.store.stats(), self.settings.dlq.names)
-
-    @property
-    def failures(self) -> list[Facts]:
-        return self._failures.groups(self.store)
 
 
 class Screen(NamedTuple):
@@ -86,7 +82,8 @@ def _now(seen: Seen) -> Facts:
         "charts": charts(seen.history),
         "queues": queue_table(status, QUEUES_FIRST),
         "supervisors": supervisor_table(status, seen.now),
-        "failures": seen.failures,
+        "failures": seen.failures.groups(seen.store),
+        "failures_age": round(seen.failures.age / 10) * 10,
         "dead_letters": listed(seen.store, ANY_DEAD_LETTERS, seen.now, "/dead-letters", DEAD_LETTERS_FIRST),
     }
 

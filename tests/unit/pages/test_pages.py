@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.http.pages.job_list import Failures
 from supervisor.stores.records import EnqueueRow
-from tests.stores.factories import dead, dead_letters, make_dead, put, success, take, take_one
+from tests.stores.factories import Clock, dead, dead_letters, make_dead, put, success, take, take_one
 from tests.unit.pages.site import Elements, Site
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -226,6 +227,29 @@ def test_the_first_page_is_small_with_many_queues_and_workers(site: Site) -> Non
     assert len(answer.content) < 60_000
     static = [next(page.all("script"))["src"], *(of["href"] for of in page.all("link"))]
     assert len(answer.content) + sum(len(site.get(address or "").content) for address in static) < 100_000
+
+
+def test_failures_are_counted_less_often_the_longer_that_takes() -> None:
+    class Store:
+        counted = 0
+
+        def failures(self, limit: int) -> list[dict[str, object]]:
+            self.counted += 1
+            times.now += takes
+            return []
+
+    times, takes, store = Clock(), 0.1, Store()
+    failures = Failures(times)
+    for step, counted in ((0.0, 1), (19.0, 1), (2.0, 2)):
+        times.step(step)
+        failures.groups(store)  # type: ignore[arg-type]
+        assert store.counted == counted
+    takes = 0.0
+    times.step(21.0)
+    for step, counted in ((0.0, 3), (4.0, 3), (2.0, 4)):
+        times.step(step)
+        failures.groups(store)  # type: ignore[arg-type]
+        assert store.counted == counted
 
 
 def test_thousands_of_queues_do_not_make_a_long_page(site: Site) -> None:
