@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from supervisor import events
@@ -57,16 +58,21 @@ class SelfReport:
         settings = self._config.settings
         problems = [*self._plugins(), *self._by_event.values(), *self._workers(), *self._sinks()][:MAX_PROBLEMS]
         mask = Mask(settings.secrets)
+
+        def shown(message: str) -> str:
+            return printable(mask(message))[:MAX_MESSAGE]
+
         return {
             "queues": None if settings.workers.queues is None else sorted(settings.workers.queues),
             "groups": self._groups(),
             "handlers": sorted(self._config.handlers) if len(self._config.handlers) <= MAX_HANDLERS else None,
             "async_handlers": sorted(self._config.async_handlers)[:MAX_HANDLERS],
             "lease_ttl": self._ttl,
-            "problems": [it._replace(message=printable(mask(it.message))[:MAX_MESSAGE])._asdict() for it in problems],
+            "problems": [it._replace(message=shown(it.message))._asdict() for it in problems],
             "missing_handlers": self._unknown_handlers.missing()[:MAX_PROBLEMS],
             "held_retries": self._held_retries(),
             "spent_budgets": self._decider.spent_budgets(),
+            "failing_sinks": {sink: shown(error) for sink, error in islice(self.failing_sinks.items(), MAX_PROBLEMS)},
             "runs_alone": self._suspects.alone,
         }
 

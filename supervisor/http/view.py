@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from supervisor.engine.coordinator import Coordinator
 from supervisor.errors import StoreUnavailable
 from supervisor.http.reading import Reader
 from supervisor.stores.protocol import Store
+from supervisor.telemetry.history import Numbers
 
 Result = TypeVar("Result")
 
@@ -24,6 +25,8 @@ class View:
     metrics: Callable[[], dict[str, Any]]
     engine: Coordinator | None = None
     reader: Reader | None = None
+    history: Callable[[], Mapping[str, Numbers]] = dict
+    end_streams: Callable[[], Awaitable[None]] | None = None
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what keeps this supervisor from its work, as `status --json` has it."""

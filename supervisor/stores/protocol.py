@@ -28,6 +28,7 @@ from supervisor.stores.records import (
     PruneRun,
     Resolve,
 )
+from supervisor.stores.search import MAX_FAILURES, USUAL, FoundJobs, JobFilter, SearchLimits
 from supervisor.stores.sinks import Sinks
 
 
@@ -177,6 +178,16 @@ class Queries(Protocol):
         """Return an iterator over jobs, the newest first; `dead_letter` is "pending", "delivered" or "any" (either of them). The call
         finds the jobs; the iterator reads them, some at a time, and leaves out those that are deleted meanwhile. With `brief`,
         payload, headers and result may be left out, and all errors but the last."""
+
+    def find_jobs(
+        self, where: JobFilter, *, before: str | None = None, limit: int = 100, limits: SearchLimits = USUAL
+    ) -> FoundJobs:
+        """Find one page of jobs, read as `list_jobs` does with `brief`: those with the highest ids first, or those that finished
+        last if `where.by_finish`. `before` is the `next` of the page before. Raises ValueError if it is no such cursor."""
+
+    def failures(self, limit: int, among: int = MAX_FAILURES) -> list[dict[str, Any]]:
+        """Return the first `limit` groups of the `among` newest failed jobs by `handler`, and by `type` and `cause` of their last
+        error, the largest first: each also with `count`, `last_at`, `example_id` and `message`, those of its newest job."""
 
     def paused(self) -> frozenset[str]: ...
 
