@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
@@ -13,6 +13,19 @@ from supervisor.http.reading import Reader
 from supervisor.stores.protocol import Store
 
 Result = TypeVar("Result")
+
+
+class Steering(Protocol):
+    """Changes this supervisor as signals do."""
+
+    def keeps_size(self) -> str | None:
+        """Return why the number of workers can't be changed now, or None."""
+
+    def resize(self, by: int) -> str:
+        """Have so many workers more. Return the number as text."""
+
+    def drain(self, reason: str) -> None:
+        """End the supervisor, as TERM does."""
 
 
 @dataclass
@@ -24,6 +37,8 @@ class View:
     metrics: Callable[[], dict[str, Any]]
     engine: Coordinator | None = None
     reader: Reader | None = None
+    owner: str = ""
+    steering: Steering | None = None
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what keeps this supervisor from its work, as `status --json` has it."""
@@ -31,6 +46,10 @@ class View:
             return []
         found: list[dict[str, Any]] = self.engine.self_report.about()["problems"]
         return found
+
+    def own_status(self) -> dict[str, Any] | None:
+        """Return the row of this supervisor as it is now, not as the store has it."""
+        return None if self.engine is None else self.engine.status(self.owner, self.state())
 
     async def read(self, call: Callable[[Store], Result]) -> Result:
         """Return what `call` returns for the store. Raises StoreError."""

@@ -16,7 +16,7 @@ CLOCK_STEP = 5_000_000
 """The most, in microseconds, by which a job may be older than one with a lower id: the clock may have been set back by so much."""
 MAX_FAILURES = 10_000
 """The newest failed jobs, which are grouped."""
-_CURSOR = re.compile(r"(?:(-?[0-9]{1,18})\.)?([0-9]{1,18})")
+CURSOR = re.compile(r"^(?:(-?[0-9]{1,18})\.)?([0-9]{1,18})$")
 
 
 class JobFilter(NamedTuple):
@@ -175,7 +175,7 @@ def cursor_of(place: Place, where: JobFilter) -> str:
 
 
 def place_of(cursor: str, where: JobFilter) -> Place:
-    found = _CURSOR.fullmatch(cursor)
+    found = CURSOR.fullmatch(cursor)
     if found is None or (found[1] is not None) is not where.by_finish:
         raise ValueError(f"expected the `next` of a page with the same filter, got {cursor[:50]!r}")
     return int(found[1] or 0), int(found[2])
