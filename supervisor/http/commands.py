@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from starlette.responses import Response
@@ -16,30 +15,34 @@ from supervisor.http.operations import Json, Operation, Values
 from supervisor.http.reads import find
 from supervisor.http.values import MAX_PAGE
 from supervisor.http.view import Steering, View
+from supervisor.jobs import JobState
 from supervisor.stores.operator_commands import NO_SUCH_JOB
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import OperatorResult
 from supervisor.stores.search import FoundJobs, JobFilter
 
-Command = Callable[[Store, list[int], bool], OperatorResult]
+
+class Command(Protocol):
+    def __call__(self, store: Store, ids: list[int], force: bool, only: JobState | None = None) -> OperatorResult: ...
+
 
 DEAD_LETTERS = JobFilter(dead_letter="any")
 
 
-def _retry(store: Store, ids: list[int], force: bool) -> OperatorResult:
-    return store.retry(ids, force)
+def _retry(store: Store, ids: list[int], force: bool, only: JobState | None = None) -> OperatorResult:
+    return store.retry(ids, force, only=only)
 
 
-def _cancel(store: Store, ids: list[int], _: bool) -> OperatorResult:
-    return store.cancel(ids)
+def _cancel(store: Store, ids: list[int], force: bool, only: JobState | None = None) -> OperatorResult:
+    return store.cancel(ids, only=only)
 
 
-def _delete(store: Store, ids: list[int], force: bool) -> OperatorResult:
-    return store.delete(ids, force)
+def _delete(store: Store, ids: list[int], force: bool, only: JobState | None = None) -> OperatorResult:
+    return store.delete(ids, force, only=only)
 
 
-def _redrive(store: Store, ids: list[int], force: bool) -> OperatorResult:
-    return store.redrive(ids, force)
+def _redrive(store: Store, ids: list[int], force: bool, only: JobState | None = None) -> OperatorResult:
+    return store.redrive(ids, force, only=only)
 
 
 class Commands:
@@ -102,12 +105,13 @@ class Commands:
         ids, where = asked.get("ids"), asked.get("where") or without
 
         def change(store: Store) -> bytes:
-            found = FoundJobs(ids or [], iter(()), None, len(ids or []), True)
+            found, only = FoundJobs(ids or [], iter(()), None, len(ids or []), True), None
             if ids is None and where is not None:
-                found = find(store, where, asked["before"], asked["limit"])
+                found, only = find(store, where, asked["before"], asked["limit"]), where.state
+            if asked["dry_run"]:
+                return orjson.dumps(_counted(found, OperatorResult({}, {})))
             # The oldest first, so that they run in this order.
-            result = OperatorResult({}, {}) if asked["dry_run"] else command(store, sorted(found.ids), asked["force"])
-            return orjson.dumps(_counted(found, result))
+            return orjson.dumps(_counted(found, command(store, sorted(found.ids), asked["force"], only)))
 
         return Json(await self._view.read(change))
 

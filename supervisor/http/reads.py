@@ -45,7 +45,7 @@ class Reads:
             ),
             Operation(
                 "GET", "/api/dlq", "One page of dead letters, the newest first, and the sinks that they wait for.",
-                self._dead_letters, schemas.DEAD_LETTERS, query=(values.DEAD_LETTER_STATE, *of_dead_letters, *PAGE),
+                self._dead_letters, schemas.DEAD_LETTERS, query=(values.DEAD_LETTER_STATE, values.SINK, *of_dead_letters, *PAGE),
             ),
             Operation(
                 "GET", "/api/failures", "The newest 10,000 failed jobs, grouped by handler and error.", self._failures,
@@ -81,7 +81,8 @@ class Reads:
         return Json(found)
 
     async def _dead_letters(self, asked: Values) -> Response:
-        where = filter_of({**asked, "state": None, "dead_letter": asked["state"]})
+        state = "pending" if asked["sink"] else asked["state"]
+        where = filter_of({**asked, "state": None, "dead_letter": state})
         before, limit = asked["before"], asked["limit"]
 
         def read(store: Store) -> Any:
@@ -119,7 +120,7 @@ class Reads:
 
 
 def filter_of(asked: Values) -> JobFilter:
-    return JobFilter(**{name: asked[name] for name in JobFilter._fields})
+    return JobFilter(**{name: asked.get(name) for name in JobFilter._fields})
 
 
 def find(store: Store, where: JobFilter, before: str | None, limit: int) -> FoundJobs:

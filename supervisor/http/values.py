@@ -138,7 +138,7 @@ _NAME_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_NAME}
 _CURSOR_SCHEMA = {"type": "string", "pattern": CURSOR.pattern}
 _TIME_SCHEMA = {
     "type": "string",
-    "anyOf": [{"format": "date-time"}, {"pattern": "^[1-9][0-9]{0,4}[smhd]$"}],
+    "anyOf": [{"format": "date-time"}, {"pattern": "^[1-9][0-9]{0,3}[smhd]$"}],
     "examples": ["2026-11-30T10:00:00Z", "2h"],
 }
 
@@ -158,6 +158,7 @@ DEAD_LETTER = Value(
 DEAD_LETTER_STATE = Value(
     "state", {"type": "string", "enum": DEAD_LETTERS}, _one_of(DEAD_LETTERS), "Only dead letters in this state.", "any"
 )
+SINK = Value("sink", _NAME_SCHEMA, _name, "Only pending dead letters that wait for this sink.")
 FILTER = (STATE, QUEUE, HANDLER, SINCE, UNTIL, TEXT, DEAD_LETTER)
 BEFORE = Value("before", _CURSOR_SCHEMA, _cursor, "The `next` of the answer before: what comes behind it.")
 LIMIT = Value("limit", _whole_schema(MAX_PAGE), _digits(MAX_PAGE), "The most jobs of the answer.", MAX_PAGE)

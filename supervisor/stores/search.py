@@ -21,7 +21,8 @@ CURSOR = re.compile(r"^(?:(-?[0-9]{1,18})\.)?([0-9]{1,18})$")
 
 class JobFilter(NamedTuple):
     """The jobs with these values; None is any. `since` and `until` are microseconds since the epoch: a job is created at `since` or
-    later, and before `until`. `dead_letter` is "pending", "delivered", or "any" for either. A job has the `text` if it is in its
+    later, and before `until`. `dead_letter` is "pending", "delivered", or "any" for either; `sink` is one that
+    a pending dead letter waits for, and may be given only with that. A job has the `text` if it is in its
     payload, its headers or the errors of its attempts, as they are in JSON; A to Z match in either case."""
 
     state: JobState | None = None
@@ -31,6 +32,7 @@ class JobFilter(NamedTuple):
     until: int | None = None
     text: str | None = None
     dead_letter: str | None = None
+    sink: str | None = None
 
     @property
     def by_finish(self) -> bool:

@@ -100,7 +100,8 @@ def test_dead_letters_are_shown_with_their_sinks(site: Site, store: Any) -> None
     assert ids(answer) == pending
     assert answer.body["sinks"] == [{"sink": "file", "pending": 2, "supervisors": 1}]
     assert ids(site.ask("/api/dlq?state=pending&handler=scan")) == pending[:1]
-    assert ids(site.ask("/api/dlq?state=delivered")) == []
+    assert ids(site.ask("/api/dlq?state=delivered")) == ids(site.ask("/api/dlq?sink=other")) == []
+    assert ids(site.ask("/api/dlq?sink=file")) == pending
     assert all_ids(site, "/api/dlq?limit=1") == pending
 
 
@@ -175,6 +176,20 @@ def test_those_redriven_by_a_filter_run_in_the_order_of_their_ids(site: Site, st
     redriven = make_dead(store, *["mail"] * 4)
     site.post("/api/dlq/redrive", {"force": True})
     assert [lease.id for lease in take(store)] == redriven
+
+
+def test_a_job_that_changes_while_others_are_deleted_by_a_filter_stays(site: Site, store: Any) -> None:
+    changing, failed = make_dead(store, "a", "b", dead_letter=False)
+    delete = store.delete
+
+    def delete_after_a_retry(*of: Any, **how: Any) -> Any:
+        store.retry([changing])
+        return delete(*of, **how)
+
+    store.delete = delete_after_a_retry
+    answer = site.post("/api/jobs/delete", {"where": {"state": "failed"}})
+    assert (answer["changed"], answer["refused"]) == (1, [{"id": changing, "reason": "not failed any more, but ready"}])
+    assert store.get(failed) is None and store.get(changing)["state"] == "ready"
 
 
 def test_no_jobs_are_changed_without_a_choice(site: Site, store: Any) -> None:

@@ -15,7 +15,7 @@ from tests.stores.factories import SqliteFactory, make_dead, put
 from tests.unit.http_site import Site
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-MORE_THAN_A_SCHEMA = ("queue: ", "handler: ", "name: ", "before: ", "where.queue: ", "where.handler: ")
+MORE_THAN_A_SCHEMA = ("queue: ", "handler: ", "name: ", "sink: ", "before: ", "where.queue: ", "where.handler: ")
 """Names are printable, and a cursor belongs to a filter: a schema can't express either."""
 QUIETLY = settings(
     max_examples=10, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
