@@ -358,7 +358,10 @@ class ConfigReloaded(NamedTuple):
 
 
 class ConfigRefused(NamedTuple):
+    """A reload was refused. `by_plugin`: a plugin that is served does not load any more."""
+
     errors: tuple[str, ...]
+    by_plugin: bool = False
 
 
 class StatusDumped(NamedTuple):

@@ -29,8 +29,7 @@ class View:
         """Return what keeps this supervisor from its work, as `status --json` has it."""
         if self.engine is None:
             return []
-        found: list[dict[str, Any]] = self.engine.self_report.about()["problems"]
-        return found
+        return [problem._asdict() for problem in self.engine.problems()]
 
     async def read(self, call: Callable[[Store], Result]) -> Result:
         """Return what `call` returns for the store. Raises StoreError."""
