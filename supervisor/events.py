@@ -22,8 +22,7 @@ class SupervisorStopping(NamedTuple):
     reason: str
 
 
-MAX_COUNTED = 10_000
-"""Rows that have to be counted one by one are counted up to this number: a count of it means "or more"."""
+MAX_COUNTED = 10_000  # rows that have to be counted one by one are counted up to here: so many means "or more"
 
 
 class SupervisorStopped(NamedTuple):
@@ -358,10 +357,8 @@ class ConfigReloaded(NamedTuple):
 
 
 class ConfigRefused(NamedTuple):
-    """A reload was refused. `by_plugin`: a plugin that is served does not load any more."""
-
     errors: tuple[str, ...]
-    by_plugin: bool = False
+    by_plugin: bool = False  # one that is served does not load any more
 
 
 class StatusDumped(NamedTuple):

@@ -62,8 +62,7 @@ class Coordinator:
         wall: Callable[[], float] = time.time, suspended: Callable[[], float] = seconds_suspended,
         limits: Limits = DEFAULT_LIMITS, executor: Executor | None = None,
     ) -> None:  # fmt: skip
-        ttl, now = settings.lease.ttl, loop.time
-        self.pool, self.writer, self.store_url = pool, writer, store.url
+        ttl, now, self.pool, self.writer, self.store_url = settings.lease.ttl, loop.time, pool, writer, store.url
         self.changes, self.tasks, self._executor = asyncio.Event(), BackgroundTasks(loop), executor
         self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
         self.config = config = CurrentConfig(settings, reports)

@@ -19,7 +19,7 @@ from supervisor.config.settings import HttpSettings
 from supervisor.errors import StoreError
 from supervisor.http import api
 from supervisor.http.access import Access
-from supervisor.http.exposition import CONTENT_TYPE, exposition
+from supervisor.http.exposition import Exposition
 from supervisor.http.health import readiness
 from supervisor.http.view import View
 
@@ -31,7 +31,7 @@ def application(view: View, settings: HttpSettings) -> ASGIApp:
     own = [
         Route("/livez", _livez),
         Route("/readyz", partial(_readyz, view)),
-        Route("/metrics", partial(_metrics, view)),
+        Route("/metrics", partial(_metrics, Exposition(view))),
     ]
     errors: dict[Any, Any] = {
         api.BadRequest: partial(_error, 400),
@@ -59,8 +59,9 @@ async def _readyz(view: View, request: Request) -> Response:
     return JSONResponse(found, 200 if found["ready"] else 503)
 
 
-async def _metrics(view: View, request: Request) -> Response:
-    return Response(exposition(view.metrics()), media_type=CONTENT_TYPE)
+async def _metrics(exposition: Exposition, request: Request) -> Response:
+    text, content_type = await exposition.answer(request.headers.get("accept", ""))
+    return Response(text, headers={"Content-Type": content_type})
 
 
 async def _error(status: int, request: Request, error: Exception) -> Response:

@@ -13,6 +13,7 @@ from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
 from supervisor.stores.sqlite.migrations import bring_up
 from supervisor.stores.sqlite.notifier import Notifier
+from supervisor.stores.sqlite.oldest import Oldest
 from supervisor.stores.sqlite.operator import OperatorChanges
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
@@ -54,6 +55,7 @@ class SqliteStore:
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
+        self.oldest_ready = Oldest(connection).oldest_ready
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.keep_reports = settles.keep_reports
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
