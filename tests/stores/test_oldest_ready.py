@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from supervisor.stores.oldest import OldestReady
+from supervisor.stores.sqlite.oldest import OLDEST_READY
+from supervisor.stores.sqlite.store import SqliteStore
 from tests.stores.factories import make_retries, put, take_one
 
 
@@ -38,3 +40,13 @@ def test_retries_are_a_tier_of_their_own_and_jobs_in_flight_do_not_wait(factory,
     take_one(store)
     take_one(store)
     assert store.oldest_ready(10) == []
+
+
+def test_sqlite_reads_through_the_index_however_many_jobs_wait(tmp_path):
+    store = SqliteStore(tmp_path / "jobs.db", create=True)
+    plan = store.connection.execute(f"explain query plan {OLDEST_READY.as_one_text}", (100,)).fetchall()
+    steps = [step.decode() for *_, step in plan if b" jobs " in step]
+    store.close()
+    assert len(steps) == 3
+    for step in steps:
+        assert step.startswith("SEARCH jobs USING") and "INDEX ready (queue=? AND tier=?" in step

@@ -29,8 +29,7 @@ OLDEST_READY = Select(
       from (
         select queue, tier from counts
         where state = {READY} and n > 0 and queue not in (select queue from queues where paused)
-        order by n desc, queue, tier limit ?) as lines)
-    where due_at is not null""",
+        order by n desc, queue, tier limit ?) as lines)""",
 )
 
 
@@ -42,4 +41,5 @@ class Oldest:
         with self._connection.snapshot():
             now = self._connection.now()
             rows = self._connection.rows(OLDEST_READY, limit)
-        return [OldestReady(queue, tier, max(0, now - due_at) / 1e6) for queue, tier, due_at in rows]
+        found = [row for row in rows if row[-1] is not None]  # a count may be wrong for a while
+        return [OldestReady(queue, tier, max(0, now - due_at) / 1e6) for queue, tier, due_at in found]

@@ -50,12 +50,11 @@ class SqliteStore:
         transfer = Transfer(self.url, connection, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
         self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
-        self.make_due = queue.make_due
+        self.make_due, self.oldest_ready = queue.make_due, Oldest(connection).oldest_ready
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
-        self.oldest_ready = Oldest(connection).oldest_ready
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.keep_reports = settles.keep_reports
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
