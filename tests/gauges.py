@@ -13,6 +13,6 @@ from supervisor.http.view import View
 def gauges_without_an_engine() -> dict[str, Any]:
     async def read() -> dict[str, Any]:
         view = View(lambda: "starting", Settings, dict)
-        return (await Gauges(view, asyncio.get_running_loop()).snapshot())()
+        return (await Gauges(view, asyncio.get_running_loop(), 0.0).snapshot())()
 
     return asyncio.run(read())

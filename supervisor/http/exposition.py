@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -79,6 +80,7 @@ class Exposition:
     def __init__(self, view: View) -> None:
         self._view = view
         self._executor = started_executor(1)
+        self._started = time.time()
         self._gauges: Gauges | None = None
         self._under_way: dict[str, asyncio.Task[Rendered]] = {}
 
@@ -95,7 +97,7 @@ class Exposition:
     async def _render(self, encoder: Encoder, content_type: str) -> Rendered:
         loop = asyncio.get_running_loop()
         if self._gauges is None:
-            self._gauges = Gauges(self._view, loop)
+            self._gauges = Gauges(self._view, loop, self._started)
         gauges, counted = await self._gauges.snapshot(), self._view.metrics()
         text = await loop.run_in_executor(self._executor, lambda: exposition({**counted, **gauges()}, encoder))
         return Rendered(text, content_type)

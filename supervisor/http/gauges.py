@@ -46,9 +46,8 @@ def read_figures(store: Store) -> StoreFigures:
 class Gauges:
     """Call `snapshot` on the loop, and the function that it returns on any thread: it reads the memory of the workers."""
 
-    def __init__(self, view: View, loop: asyncio.AbstractEventLoop) -> None:
-        self._view, self._loop = view, loop
-        self._started = time.time()
+    def __init__(self, view: View, loop: asyncio.AbstractEventLoop, started: float) -> None:
+        self._view, self._loop, self._started = view, loop, started
         self._figures = StoreFigures()
         self._read_at = self._asked_at = float("-inf")
         self._reading: asyncio.Task[None] | None = None

@@ -190,8 +190,7 @@ class Metrics:
             start = end
         for handler, values in times.items():
             self._run_times[handler].observe_all(values)
-        ended_at = self._ended_at
-        self._latencies.observe_all([max(0.0, ended_at - lease[LEASE_DUE_AT] * 1e-6) for lease in leases])
+        self._latencies.observe_all(_since_due(leases, self._ended_at))
         retries = sum([lease[LEASE_RETRIES] > 0 for lease in leases])
         self._jobs[JobState.SUCCEEDED] += len(succeeded)
         self._retries_succeeded += retries
@@ -213,10 +212,7 @@ class Metrics:
             self._backoffs.observe(outcome.delay)
 
     def _jobs_claimed(self, event: events.JobsClaimed) -> None:
-        now = self._clock()
-        waits = [now - lease[LEASE_DUE_AT] * 1e-6 for lease in event.leases]
-        if waits and min(waits) < 0.0:  # the store's clock is ahead of ours
-            waits = [max(0.0, waited) for waited in waits]
+        waits = _since_due(event.leases, self._clock())
         self._wait_times.observe_all(waits)
         for waited, lease in zip(waits, event.leases, strict=True):
             if lease[LEASE_TIER] == _RETRY:
@@ -269,6 +265,13 @@ class Metrics:
 
     def _dropped(self, event: events.Dropped) -> None:
         self._overflows[event.queue] += event.number
+
+
+def _since_due(leases: Sequence[Lease], now: float) -> list[float]:
+    waits = [now - lease[LEASE_DUE_AT] * 1e-6 for lease in leases]
+    if waits and min(waits) < 0.0:  # the store's clock is ahead of ours
+        return [max(0.0, waited) for waited in waits]
+    return waits
 
 
 def _out_of_retries(outcome: Outcome) -> bool:
