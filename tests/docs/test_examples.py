@@ -23,6 +23,7 @@ from click.testing import CliRunner
 from supervisor import Client, Handler, InvalidPayload, Job, Reject, Retry, events
 from supervisor.cli.init import PLUGIN
 from supervisor.config.loading import load
+from supervisor.config.settings import Settings
 from supervisor.jobs import Kind, Lease, Outcome, Policy
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
@@ -30,6 +31,7 @@ from supervisor.workers.child.middleware import async_middleware
 from tests.docs.commands import COMMANDS, parse
 from tests.docs.pages import Block, blocks, code_in_prose, page, pages
 from tests.docs.shell import commands_in, run_page
+from tests.promtool import promtool
 from tests.system.command import Command
 
 PLUGINS = [block for block in blocks("python") if block.title.startswith("plugins/")]
@@ -423,8 +425,16 @@ def test_a_config_of_the_pages_is_read(block: Block, tmp_path: Path) -> None:
         (service,) = yaml.safe_load(block.text)["services"].values()
         assert service["stop_grace_period"] == "45s"
         return
-    if block.title == "pod.yaml":
-        assert [probe["httpGet"]["path"] for probe in yaml.safe_load(block.text).values()] == ["/livez", "/readyz"]
+    if block.title == "deployment.yaml":
+        spec = yaml.safe_load(block.text)["spec"]
+        (container,) = spec["containers"]
+        probes = [container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")]
+        assert probes == ["/livez", "/readyz"]
+        assert spec["terminationGracePeriodSeconds"] > Settings().shutdown.grace
+        return
+    if block.title == "prometheus.yml":
+        (tmp_path / block.title).write_text(block.text)
+        promtool("check", "config", "--syntax-only", str(tmp_path / block.title))
         return
     config = tmp_path / "supervisor.yaml"
     config.write_text(block.text)
