@@ -430,7 +430,12 @@ def test_a_config_of_the_pages_is_read(block: Block, tmp_path: Path) -> None:
     config.write_text(block.text)
     load(
         config,
-        {"JOBS_PASSWORD": "secret", "JOBS_DATABASE": "postgresql://localhost/jobs", "HTTP_TOKEN": "of 16 characters"},
+        {
+            "JOBS_PASSWORD": "secret",
+            "JOBS_DATABASE": "postgresql://localhost/jobs",
+            "HTTP_TOKEN": "of 16 characters",
+            "WEBHOOK_SECRET": "of 16 characters",
+        },
     )
 
 
