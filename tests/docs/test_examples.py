@@ -341,6 +341,7 @@ def test_a_plugin_of_the_pages_loads_and_does_what_the_page_explains(
 )
 def test_a_program_of_the_pages_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("supervisor.client.tracing.sender", None)
     with Client("sqlite:///jobs.db", create=True):
         pass
     file = tmp_path / block.title
