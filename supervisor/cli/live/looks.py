@@ -11,13 +11,14 @@ from supervisor.cli.render import last_error
 from supervisor.jobs import JobState
 from supervisor.stores.problems import Problem, problems
 from supervisor.stores.protocol import Store
+from supervisor.stores.search import JobFilter
 from supervisor.stores.waiting import with_reasons
 from supervisor.text.printable import shortened
 
 PAGE = 100
 """Jobs of the list."""
 SEARCHED = 1_000
-"""The newest jobs of a state that a text is searched in: more would take long, again and again."""
+"""The newest jobs that have the state, queue and handler, whose names and errors are searched: more would take long, again and again."""
 MAX_TEXT = 8_000
 """Characters of each text in the story of a job."""
 MAX_ATTEMPTS = 10
@@ -32,29 +33,46 @@ class Wanted(NamedTuple):
 
 
 class Look(NamedTuple):
+    """`searched` is the number of the newest jobs that the list was found among, or None if those are all."""
+
     wanted: Wanted
     status: dict[str, Any]
     problems: list[Problem]
     jobs: list[dict[str, Any]]
+    searched: int | None
     story: dict[str, Any] | None
 
 
 def look(store: Store, wanted: Wanted, sinks: frozenset[str]) -> Look:
     status = store.stats()
-    limit = SEARCHED if wanted.text else PAGE
-    found = store.list_jobs(state=wanted.state, limit=limit, brief=True)
-    jobs = list(islice((job for job in found if _has(job, wanted.text.lower())), PAGE))
+    where, part = filter_of(wanted)
+    found = store.find_jobs(where, limit=SEARCHED if part else PAGE)
+    jobs = list(islice((job for job in found.jobs if _has(job, part)), PAGE))
+    searched = None if found.next is None else len(found.ids) if found.complete else found.searched
     job = None if wanted.job is None else store.get(wanted.job)
     story = None if job is None else _cut(next(with_reasons(store, [job], sinks)))
-    return Look(wanted, status, problems(status, sinks), jobs, story)
+    return Look(wanted, status, problems(status, sinks), jobs, searched, story)
 
 
-def _has(job: dict[str, Any], text: str) -> bool:
-    """Return whether the text is the id of the job, or in one of its names or its last error."""
-    if not text:
+def filter_of(wanted: Wanted) -> tuple[JobFilter, str]:
+    """Return the filter of a text such as `queue:mail handler:send broken`, and the rest of the text, in small letters."""
+    names: dict[str, str] = {}
+    rest = []
+    for part in wanted.text.split():
+        name, colon, value = part.partition(":")
+        if colon and value and name in ("queue", "handler"):
+            names[name] = value
+        else:
+            rest.append(part)
+    return JobFilter(state=wanted.state, queue=names.get("queue"), handler=names.get("handler")), " ".join(rest).lower()
+
+
+def _has(job: dict[str, Any], part: str) -> bool:
+    """Return whether this is the id of the job, or a part of one of its names or of its last error."""
+    if not part:
         return True
-    return text == str(job["id"]) or any(
-        text in str(part).lower() for part in (job["handler"], job["queue"], last_error(job))
+    return part == str(job["id"]) or any(
+        part in str(text).lower() for text in (job["handler"], job["queue"], last_error(job))
     )
 
 

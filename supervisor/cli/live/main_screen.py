@@ -60,7 +60,9 @@ class MainScreen(Screen[None]):
         yield Static(id="list", markup=False)
         yield Table("jobs", JOB_COLUMNS, classes="-current")
         yield Static(id="message", markup=False)
-        yield Input(id="find", placeholder="an id, or a part of a handler, a queue or an error", compact=True)
+        yield Input(
+            id="find", placeholder="an id, queue:NAME, handler:NAME, a part of a name or of an error", compact=True
+        )
         yield Static(Text(KEYS, no_wrap=True, overflow="ellipsis"), classes="keys", markup=False)
 
     def on_mount(self) -> None:
@@ -81,7 +83,7 @@ class MainScreen(Screen[None]):
             ("jobs", job_rows(found, mask)),
         ):
             self.query_one(f"#{id}", Table).show(rows)
-        self.line("list", list_line(found.wanted, len(found.jobs)))
+        self.line("list", list_line(found))
 
     def line(self, id: str, text: str) -> None:
         """Show one line: `head`, `list` or `message`."""
@@ -123,7 +125,7 @@ class MainScreen(Screen[None]):
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         if self.table.id == "queues" and self.queue is not None:
-            self.find(self.queue)
+            self.find(f"queue:{self.queue}")
         elif self.job is not None:
             self.app.push_screen(JobPage(self.job))
 

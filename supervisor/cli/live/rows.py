@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from supervisor.cli.job_output import progress_line
-from supervisor.cli.live.looks import PAGE, SEARCHED, Look, Wanted
+from supervisor.cli.live.looks import Look
 from supervisor.cli.render import ago, clipped, due, last_error
 from supervisor.jobs import JobState
 from supervisor.stores.problems import Present
@@ -96,12 +96,14 @@ def head_line(look: Look, store: str) -> str:
     return clipped(" · ".join(parts), 300)
 
 
-def list_line(wanted: Wanted, count: int) -> str:
-    """Return the title of the list of jobs: which are listed."""
-    which = f"{wanted.state} jobs" if wanted.state else "jobs"
-    if wanted.text:
-        return clipped(f"{count} {which} with {wanted.text!r} among the newest {SEARCHED:,}", 200)
-    return f"the newest {count} {which}" if count >= PAGE else f"{count} {which}"
+def list_line(look: Look) -> str:
+    """Return the title of the list of jobs: which are listed, and among how many they were found."""
+    state, text, _ = look.wanted
+    which = counted(len(look.jobs), f"{state} job" if state else "job")
+    if not text:
+        return which if look.searched is None else f"the newest {which}"
+    among = "" if look.searched is None else f" among the newest {look.searched:,}"
+    return clipped(f"{which} with {text!r}{among}", 200)
 
 
 def unique(rows: Iterable[Row]) -> list[Row]:

@@ -21,8 +21,8 @@ from supervisor.cli.render import clipped, escaped
 HELP = """\
 Tab, Shift-Tab    the next panel, the one before: queues, workers, jobs
 Enter             open the job under the cursor, or list the jobs of the queue
-/                 list the jobs with a text: an id, or a part of a handler,
-                  a queue or the last error; Escape lists all again
+/                 list the jobs with a text: an id, queue:NAME, handler:NAME,
+                  or a part of a name or of the last error; Escape: all again
 s, S              list the jobs in the next state, in the one before
 o, O              sort the panel by its next column; the other way round
 r                 retry: a scheduled job is due now, a failed one runs again

@@ -17,6 +17,7 @@ from textual.worker import WorkerFailed
 
 from supervisor.cli.live import looks
 from supervisor.cli.live.app import Top
+from supervisor.cli.live.rows import list_line
 from supervisor.cli.live.tables import Table
 from supervisor.cli.store_thread import StoreThread
 from supervisor.errors import StoreUnavailable
@@ -138,7 +139,7 @@ def test_queues_workers_problems_and_jobs_fit_into_80_by_24(here: Fixture) -> No
         lines = [" ".join(line.split()) for line in screen.text.splitlines()]
         assert len(lines) == 24
         assert "default 2 0 0 0 0 0" in lines
-        assert any(re.fullmatch(r"41 busy 1m 3\ds 1 mail 3 host-1", line) for line in lines)
+        assert any(re.fullmatch(r"41 busy 1m \d+s 1 mail 3 host-1", line) for line in lines)
         assert "42 idle host-1" in lines
         assert any(line.startswith("3 thumbnail slow failed 1 now ValueError: no such") for line in lines)
         assert "? help" in lines[-1]
@@ -169,7 +170,7 @@ def test_jobs_are_found_by_text_and_listed_by_state(here: Fixture) -> None:
     async def story(screen: Screen) -> None:
         await screen.shows("3 jobs", "mail")
         await screen.press("slash", *"ADDRESS", "enter")
-        await screen.shows("1 jobs with 'ADDRESS' among the newest 1,000", "thumbnail")
+        await screen.shows("1 job with 'ADDRESS'", "thumbnail")
         assert "mail" not in screen.text
         await screen.press("escape")
         await screen.shows("3 jobs", "mail")
@@ -209,7 +210,7 @@ def test_the_story_of_a_job_is_opened_and_follows_its_changes(here: Fixture) -> 
         await screen.press("r")
         await screen.shows(f"job {id}: runs again", "ready")
         await screen.press("escape")
-        await screen.shows("1 jobs")
+        await screen.shows("1 job ")
 
     here.drive(story)
 
@@ -372,15 +373,28 @@ def test_an_error_of_the_program_ends_it_and_shows_no_values_of_variables(here: 
         here.drive(story)
 
 
-def test_a_look_reads_no_more_jobs_than_it_may(here: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    here.enqueue(*["mail"] * 300)
-    seen = []
-    listed = here.store.list_jobs
-    monkeypatch.setattr(here.store, "list_jobs", lambda **options: seen.append(options["limit"]) or listed(**options))
+def test_a_look_reads_no_more_jobs_than_it_may_and_the_title_names_that(here: Fixture) -> None:
+    here.enqueue("rare", *["mail"] * looks.SEARCHED)
     found = looks.look(here.store, looks.Wanted(), frozenset())
-    assert (len(found.jobs), seen) == (looks.PAGE, [looks.PAGE])
-    looks.look(here.store, looks.Wanted(text="nothing"), frozenset())
-    assert seen[1] == looks.SEARCHED
+    assert (len(found.jobs), list_line(found)) == (looks.PAGE, "the newest 100 jobs")
+    found = looks.look(here.store, looks.Wanted(text="RARE"), frozenset())
+    assert list_line(found) == "0 jobs with 'RARE' among the newest 1,000"
+    found = looks.look(here.store, looks.Wanted(text="handler:rare queue:default"), frozenset())
+    assert list_line(found) == "1 job with 'handler:rare queue:default'"
+
+
+@pytest.mark.parametrize(
+    ("text", "queue", "handler", "part"),
+    [
+        ("", None, None, ""),
+        ("queue:mail Broken Pipe", "mail", None, "broken pipe"),
+        ("handler:send", None, "send", ""),
+        ("queue: x:y", None, None, "queue: x:y"),
+    ],
+)
+def test_a_text_to_find_has_names_and_a_part(text: str, queue: str | None, handler: str | None, part: str) -> None:
+    where, rest = looks.filter_of(looks.Wanted(text=text))
+    assert (where.queue, where.handler, rest) == (queue, handler, part)
 
 
 def test_a_story_with_large_texts_is_cut(here: Fixture) -> None:
