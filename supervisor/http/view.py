@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -11,6 +11,7 @@ from supervisor.engine.coordinator import Coordinator
 from supervisor.errors import StoreUnavailable
 from supervisor.http.reading import Reader
 from supervisor.stores.protocol import Store
+from supervisor.telemetry.history import Numbers
 
 Result = TypeVar("Result")
 
@@ -37,6 +38,8 @@ class View:
     metrics: Callable[[], dict[str, Any]]
     engine: Coordinator | None = None
     reader: Reader | None = None
+    history: Callable[[], Mapping[str, Numbers]] = dict
+    end_streams: Callable[[], Awaitable[None]] | None = None
     owner: str = ""
     steering: Steering | None = None
 
@@ -44,8 +47,7 @@ class View:
         """Return what keeps this supervisor from its work, as `status --json` has it."""
         if self.engine is None:
             return []
-        found: list[dict[str, Any]] = self.engine.self_report.about()["problems"]
-        return found
+        return [problem._asdict() for problem in self.engine.problems()]
 
     def own_status(self) -> dict[str, Any] | None:
         """Return the row of this supervisor as it is now, not as the store has it."""
