@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, Dialog, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-TIMEOUT = 20_000.0  # milliseconds
+TIMEOUT = 20_000.0  # milliseconds, also for what a page shows after its next update
+expect.set_options(timeout=TIMEOUT)
 REPORT_BREACHES = (
     "addEventListener('securitypolicyviolation', (e) => console.error('breach of the CSP: ' + e.violatedDirective))"
 )

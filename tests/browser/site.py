@@ -54,6 +54,13 @@ class Site(NamedTuple):
         """`charge_card` succeeds once this file exists."""
         return self.command.folder / "repaired"
 
+    def report(self, until: Path) -> int:
+        """Enqueue a report that is built until a file exists."""
+        return self.command.enqueue("build_report", {"until": str(until)}, "--queue", "reports")
+
+    def mail(self) -> int:
+        return self.command.enqueue("send_mail", {}, "--queue", "mail")
+
     def failed(self, handler: str, payload: object = None, *options: str) -> int:
         """Return a job that has failed."""
         id = self.command.enqueue(handler, payload, *options)

@@ -37,7 +37,7 @@ def test_a_hostile_text_is_only_shown(site: Site, visit: Visit, hostile: int, pa
             text="%22%3E%3Cscript%3Ealert(9)%3C/script%3E",
         )
     )
-    expect(page.get_by_text("Live", exact=True)).to_be_visible()
+    expect(page.locator("#live")).to_have_text("" if "text=" in path else "Live")  # a search is not repeated
     if path == "/jobs/{id}":
         expect(page.get_by_role("region", name="Payload")).to_contain_text("<script>alert(1)</script>")
         expect(page.locator("#job_attempts")).to_contain_text("{{7*7}}${7*7}")
@@ -60,5 +60,5 @@ def test_a_hostile_address_is_only_shown(site: Site, visit: Visit) -> None:
         "/jobs?state=%3Csvg/onload=alert(1)%3E",
     ):
         answer = page.goto(path)
-        assert answer is not None and answer.status in (400, 404)
+        assert answer is not None and answer.status in (400, 404, 405)
         assert page.locator("main").count() == 1

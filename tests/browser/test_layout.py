@@ -21,7 +21,7 @@ def jobs(site: Site) -> Iterator[dict[str, int]]:
     """Jobs of each kind, and names and texts without a space to break them at."""
     site.command.enqueue(LONG, {"text": "x" * 3000}, "--queue", LONG[:100])
     failed = site.failed("hostile", {"text": "y" * 3000})
-    running = site.command.enqueue("build_report", {"until": str(site.command.folder / "layout")})
+    running = site.report(site.command.folder / "layout")
     site.command.until(running, "in_flight")
     yield {"failed": failed, "running": running}
     (site.command.folder / "layout").touch()

@@ -10,7 +10,6 @@ from functools import partial
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.browser import TIMEOUT
 from tests.browser.conftest import Visit
 from tests.browser.site import TOKEN, Site
 
@@ -46,7 +45,7 @@ def test_an_open_page_leads_to_the_login_when_its_session_has_ended(guarded: Sit
     other = visitor.page("/jobs")
     other.get_by_role("button", name="Log out").click()
     expect(other.get_by_label("Token")).to_be_visible()
-    expect(page.get_by_label("Token")).to_be_visible(timeout=TIMEOUT)  # its stream has ended, and no other one begins
+    expect(page.get_by_label("Token")).to_be_visible()  # its stream has ended, and no other one begins
     log_in(page)
     expect(page).to_have_url(guarded.address + "/queues")
 

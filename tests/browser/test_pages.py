@@ -9,7 +9,6 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Visit
 from tests.browser.site import Site
-from tests.system.command import wait_for
 
 STAYED = "window.stayed = true"
 
@@ -59,7 +58,7 @@ def test_the_first_page_changes_while_it_is_open(site: Site, visit: Visit) -> No
     page = visit(site).page("/")
     live(page)
     queue, flag = page.locator("#queues tr", has_text="reports"), site.command.folder / "report"
-    id = site.command.enqueue("build_report", {"until": str(flag)})
+    id = site.report(flag)
     try:
         expect(queue).to_be_visible()
         expect(page.locator("#supervisors").get_by_role("link", name=str(id), exact=True)).to_be_visible()
@@ -74,13 +73,13 @@ def test_the_first_page_changes_while_it_is_open(site: Site, visit: Visit) -> No
 
 
 def test_a_queue_is_paused_and_resumed(site: Site, visit: Visit) -> None:
-    site.command.until(site.command.enqueue("send_mail"), "succeeded")
+    site.command.until(site.mail(), "succeeded")
     page = visit(site).page("/queues")
     live(page)
     row = page.get_by_role("row", name="mail")
     row.get_by_role("button", name="Pause").click()
     expect(row.get_by_text("paused", exact=False).first).to_be_visible()
-    waiting = site.command.enqueue("send_mail")
+    waiting = site.mail()
     page.goto(f"/jobs/{waiting}")
     expect(page.get_by_text("queue mail is paused", exact=False)).to_be_visible()
     page.goto("/queues")
@@ -159,12 +158,3 @@ def test_a_part_that_changes_keeps_the_focus_and_what_is_open(site: Site, visit:
     expect(page.get_by_role("heading", name="Failed attempts 2")).to_be_visible()
     expect(page.get_by_role("button", name="Delete the job")).to_be_focused()
     assert stayed(page)
-
-
-def test_an_outage_of_the_supervisor_is_shown(tmp_path: object, site: Site, visit: Visit) -> None:
-    page = visit(site).page("/")
-    live(page)
-    page.context.set_offline(True)
-    page.evaluate("fetch('/livez').catch(() => null)")
-    page.context.set_offline(False)
-    wait_for(lambda: page.locator("#live").inner_text() == "Live")
