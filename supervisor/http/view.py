@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
@@ -14,6 +14,19 @@ from supervisor.stores.protocol import Store
 from supervisor.telemetry.history import Numbers
 
 Result = TypeVar("Result")
+
+
+class Steering(Protocol):
+    """Changes this supervisor as signals do."""
+
+    def keeps_size(self) -> str | None:
+        """Return why the number of workers can't be changed now, or None."""
+
+    def resize(self, by: int) -> str:
+        """Have so many workers more. Return the number as text."""
+
+    def drain(self, reason: str) -> None:
+        """End the supervisor, as TERM does."""
 
 
 @dataclass
@@ -27,6 +40,8 @@ class View:
     reader: Reader | None = None
     history: Callable[[], Mapping[str, Numbers]] = dict
     end_streams: Callable[[], Awaitable[None]] | None = None
+    owner: str = ""
+    steering: Steering | None = None
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what keeps this supervisor from its work, as `status --json` has it."""
@@ -34,6 +49,10 @@ class View:
             return []
         found: list[dict[str, Any]] = self.engine.self_report.about()["problems"]
         return found
+
+    def own_status(self) -> dict[str, Any] | None:
+        """Return the row of this supervisor as it is now, not as the store has it."""
+        return None if self.engine is None else self.engine.status(self.owner, self.state())
 
     async def read(self, call: Callable[[Store], Result]) -> Result:
         """Return what `call` returns for the store. Raises StoreError."""

@@ -17,7 +17,7 @@ from supervisor.stores.opening import BUILT_IN, open_store
 
 if TYPE_CHECKING:
     from supervisor.http.server import HttpServer
-    from supervisor.http.view import View
+    from supervisor.http.view import Steering, View
 
 EXTRA = "http: expected the packages of its extra; install them with: pip install 'job-supervisor[web]'"
 
@@ -40,6 +40,9 @@ class Web:
             lambda: open_store(settings.store, create=False, base=settings.base, openers=openers),
             asyncio.get_running_loop(),
         )
+
+    def steer(self, owner: str, steering: Steering) -> None:
+        self._view.owner, self._view.steering = owner, steering
 
     async def close(self) -> None:
         self._sampling.cancel()

@@ -16,12 +16,13 @@ CLOCK_STEP = 5_000_000
 """The most, in microseconds, by which a job may be older than one with a lower id: the clock may have been set back by so much."""
 MAX_FAILURES = 10_000
 """The newest failed jobs, which are grouped."""
-_CURSOR = re.compile(r"(?:(-?[0-9]{1,18})\.)?([0-9]{1,18})")
+CURSOR = re.compile(r"^(?:(-?[0-9]{1,18})\.)?([0-9]{1,18})$")
 
 
 class JobFilter(NamedTuple):
     """The jobs with these values; None is any. `since` and `until` are microseconds since the epoch: a job is created at `since` or
-    later, and before `until`. `dead_letter` is "pending", "delivered", or "any" for either. A job has the `text` if it is in its
+    later, and before `until`. `dead_letter` is "pending", "delivered", or "any" for either; `sink` is one that
+    a pending dead letter waits for, and may be given only with that. A job has the `text` if it is in its
     payload, its headers or the errors of its attempts, as they are in JSON; A to Z match in either case."""
 
     state: JobState | None = None
@@ -31,6 +32,7 @@ class JobFilter(NamedTuple):
     until: int | None = None
     text: str | None = None
     dead_letter: str | None = None
+    sink: str | None = None
 
     @property
     def by_finish(self) -> bool:
@@ -175,7 +177,7 @@ def cursor_of(place: Place, where: JobFilter) -> str:
 
 
 def place_of(cursor: str, where: JobFilter) -> Place:
-    found = _CURSOR.fullmatch(cursor)
+    found = CURSOR.fullmatch(cursor)
     if found is None or (found[1] is not None) is not where.by_finish:
         raise ValueError(f"expected the `next` of a page with the same filter, got {cursor[:50]!r}")
     return int(found[1] or 0), int(found[2])

@@ -157,6 +157,15 @@ def test_dead_letters_are_found_by_their_state(store):
     assert found(store, dead_letter="any", handler="a") == [delivered]
 
 
+def test_dead_letters_are_found_by_the_sink_that_they_wait_for(factory):
+    store = factory.joined("one", "file", 'a "quoted" one')
+    both, half = make_dead(store, "a", "b")
+    store.mark_accepted([each for each in dead_letters(store) if each.id == half], "file")
+    assert found(store, dead_letter="pending", sink="file") == [both]
+    assert found(store, dead_letter="pending", sink='a "quoted" one') == [half, both]
+    assert found(store, dead_letter="pending", sink="quoted") == found(store, dead_letter="pending", sink="fil") == []
+
+
 def test_a_text_is_searched_in_payloads_headers_and_errors(store):
     (payload,) = write(store, '{"name": "Kitten"}')
     (headers,) = write(store, "{}", headers='{"from": "kitten \\"}"}')

@@ -65,6 +65,7 @@ class Search:
                 and (where.since is None or job.created_at >= where.since)
                 and (where.until is None or job.created_at < where.until)
                 and _has_dead_letter(job, where.dead_letter)
+                and (where.sink is None or where.sink in job.missing_sinks)
             ):
                 yield job
 

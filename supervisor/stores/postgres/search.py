@@ -151,6 +151,10 @@ def passing(where: JobFilter, candidates: Query, limit: int) -> Query:
         source += f" cross join lateral ({its}) as j"
     if where.dead_letter is not None:
         codes = ", ".join(map(str, DEAD_LETTER_CODES[where.dead_letter]))
-        its = f"select from {{s}}.dead_letters where job_id = it.id and dead_letters.state in ({codes}) offset 0"
+        waits = ""
+        if where.sink is not None:
+            sink = query.add(orjson.dumps(where.sink).decode())
+            waits = f" and position({sink} in owed) > 0 and position({sink} in accepted) = 0"
+        its = f"select from {{s}}.dead_letters where job_id = it.id and dead_letters.state in ({codes}){waits} offset 0"
         source += f" cross join lateral ({its}) as d"
     return query._replace(sql=f"select at, it.id from {source} order by at desc, it.id desc limit {query.add(limit)}")

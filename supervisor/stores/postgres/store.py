@@ -64,8 +64,7 @@ class PostgresStore:
         self.get_many, self.ended = queries.get_many, queries.ended
         self.find_jobs, self.failures = queries.find_jobs, queries.failures
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.delete, self.purge = commands.delete, commands.purge
-        self.drop_sink = commands.drop_sink
+        self.delete, self.purge, self.drop_sink = commands.delete, commands.purge, commands.drop_sink
         self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts).repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival

@@ -156,6 +156,9 @@ def passing(where: JobFilter, candidates: Candidates) -> tuple[str, list[Any]]:
     if where.dead_letter is not None:
         codes = ", ".join(map(str, DEAD_LETTER_CODES[where.dead_letter]))
         source += f" cross join dead_letters on dead_letters.job_id = it.id and dead_letters.state in ({codes})"
+    if where.sink is not None:
+        conditions.append("instr(owed, ?) > 0 and instr(accepted, ?) = 0")
+        parameters += [packed(where.sink)] * 2
     return (
         f"select at, it.id as id from {source} where {' and '.join(conditions) or 'true'}",
         [*candidates.parameters, *parameters],
