@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Route
 
 from supervisor.config.settings import HttpSettings
-from supervisor.http.api import NotFound
+from supervisor.http.errors import NotFound
 from supervisor.http.pages import static_files
 from supervisor.http.pages.actions import Actions
 from supervisor.http.pages.job_list import Failures

@@ -119,6 +119,34 @@
     }
   });
 
+  document.addEventListener("change", (event) => {
+    if (!event.target.matches("input[data-all]")) return;
+    for (const box of event.target.closest("table").querySelectorAll("tbody input[type=checkbox]")) box.checked = event.target.checked;
+  });
+
+  // --- charts: the values of the minute under the pointer
+
+  let figure = null;
+  function point(event) {
+    const over = event.target.closest?.("figure") || null;
+    if (figure && figure !== over) showMinute(figure, -1);
+    figure = over;
+    const plot = over?.querySelector("svg");
+    if (!plot) return;
+    const box = plot.getBoundingClientRect();
+    showMinute(over, Math.max(0, Math.min(59, Math.floor((event.clientX - box.left) / box.width * 60))));
+  }
+
+  function showMinute(of, minute) {
+    for (const value of of.querySelectorAll("b[data-values]")) {
+      const values = value.dataset.values.split("|");
+      value.textContent = minute < 0 ? values.findLast((each) => each !== "–") || "–" : values[minute];
+    }
+    of.querySelector(".at").textContent = minute < 0 || minute === 59 ? "" : `${59 - minute} min ago`;
+  }
+
+  document.addEventListener("pointermove", point, { passive: true });
+
   let closing = 0;
   function report(text, failed) {
     if (!answer) return;
@@ -136,5 +164,6 @@
     open.querySelector("summary").focus();
   });
 
+  document.documentElement.classList.add("js");
   connect();
 })();
