@@ -255,7 +255,7 @@ class SinkMissing(NamedTuple):
     @property
     def what_to_do(self) -> str:
         if self.configured:
-            return "the config has it, so start or restart a supervisor, which publishes them: supervisor run"
+            return "the config has it, so start or restart a supervisor, which publishes to it: supervisor run"
         return f"start one that has it, or drop it with: supervisor dlq drop-sink {quote(self.sink)}"
 
     @property

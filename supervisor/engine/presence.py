@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.engine.leases import Leases
@@ -79,10 +79,23 @@ class Announcer:
         if current == self._last and now - self._announced_at < interval:
             return
         self._last, self._announced_at = current, now
-        self._writer.submit(lambda store: store.announce(row), Purpose.ANNOUNCE).add_done_callback(report_error)
+        written = self._writer.submit(
+            lambda store: store.announce(_aged(row, self._loop.time() - now)), Purpose.ANNOUNCE
+        )
+        written.add_done_callback(report_error)
         if running:
             marks = self._writer.submit(lambda store: store.extend((), ttl, running), Purpose.EXTEND)
             marks.add_done_callback(report_error)
+
+
+def _aged(row: Presence, seconds: float) -> Presence:
+    """Return a row that is written so many seconds after it was made: the store may have been locked until now."""
+    workers = [
+        worker if (job := worker["current_job"]) is None
+        else {**worker, "current_job": {**job, "running_for": round(job["running_for"] + seconds, 6)}}
+        for worker in row.workers
+    ]  # fmt: skip
+    return replace(row, workers=workers)
 
 
 def _state(slot: WorkerSlot) -> str:

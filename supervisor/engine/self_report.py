@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from supervisor import events
@@ -56,7 +57,7 @@ class SelfReport:
             self._bus.subscribe(react, kind)
 
     def about(self) -> dict[str, Any]:
-        settings = self._config.settings
+        settings, shown = self._config.settings, self._shown()
         return {
             "queues": None if settings.workers.queues is None else sorted(settings.workers.queues),
             "groups": self._groups(),
@@ -67,6 +68,7 @@ class SelfReport:
             "missing_handlers": self._unknown_handlers.missing()[:MAX_PROBLEMS],
             "held_retries": self._held_retries(),
             "spent_budgets": self._decider.spent_budgets(),
+            "failing_sinks": {sink: shown(error) for sink, error in islice(self.failing_sinks.items(), MAX_PROBLEMS)},
             "runs_alone": self._suspects.alone,
         }
 
@@ -75,8 +77,12 @@ class SelfReport:
         return self.masked(found)
 
     def masked(self, problems: Iterable[Problem]) -> list[Problem]:
+        shown = self._shown()
+        return [it._replace(message=shown(it.message)) for it in problems]
+
+    def _shown(self) -> Callable[[str], str]:
         mask = Mask(self._config.settings.secrets)
-        return [it._replace(message=printable(mask(it.message))[:MAX_MESSAGE]) for it in problems]
+        return lambda message: printable(mask(message))[:MAX_MESSAGE]
 
     def blocked(self) -> bool:
         """Return whether no job runs and none can start or end: the store is unavailable or refuses that, or workers fail to start."""
