@@ -343,6 +343,7 @@ def test_a_plugin_of_the_pages_loads_and_does_what_the_page_explains(
 )
 def test_a_program_of_the_pages_runs(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("supervisor.client.tracing.sender", None)
     with Client("sqlite:///jobs.db", create=True):
         pass
     file = tmp_path / block.title
@@ -440,7 +441,12 @@ def test_a_config_of_the_pages_is_read(block: Block, tmp_path: Path) -> None:
     config.write_text(block.text)
     load(
         config,
-        {"JOBS_PASSWORD": "secret", "JOBS_DATABASE": "postgresql://localhost/jobs", "HTTP_TOKEN": "of 16 characters"},
+        {
+            "JOBS_PASSWORD": "secret",
+            "JOBS_DATABASE": "postgresql://localhost/jobs",
+            "HTTP_TOKEN": "of 16 characters",
+            "WEBHOOK_SECRET": "of 16 characters",
+        },
     )
 
 

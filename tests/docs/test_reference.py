@@ -270,6 +270,7 @@ SIGNATURES = {
     "close": supervisor.Client.close,
     "AsyncClient": supervisor.AsyncClient,
     "NewJob": supervisor.NewJob,
+    "NotAccepted": supervisor.NotAccepted,
 }
 
 

@@ -65,7 +65,8 @@ class PostgresStore:
         self.get_many, self.ended, self.find_jobs = queries.get_many, queries.ended, queries.find_jobs
         self.failures, self.keep_reports = queries.failures, settles.keep_reports
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.delete, self.purge, self.drop_sink = commands.delete, commands.purge, commands.drop_sink
+        self.delete, self.purge = commands.delete, commands.purge
+        self.drop_sink, self.oldest_ready = commands.drop_sink, Oldest(connection).oldest_ready
         self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts).repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival

@@ -242,14 +242,16 @@ class AsyncJobRunner:
         queue: str,
         headers: str | None,
         priority: int,
+        max_retries: int,
     ) -> None:
-        reply = await self._reply(frame, job_id, name, payload, attempt, queue, headers, priority)
+        reply = await self._reply(frame, job_id, name, payload, attempt, queue, headers, priority, max_retries)
         if (job := self._jobs.pop(self._running.pop(frame), None)) is not None and self._output.ended(job):
             reply = wire.with_output(reply)
         self._send(reply)
 
     async def _reply(
-        self, frame: int, job_id: int, name: str, payload: str, attempt: int, queue: str, headers: str | None, priority: int,
+        self, frame: int, job_id: int, name: str, payload: str, attempt: int, queue: str, headers: str | None,
+        priority: int, max_retries: int,
     ) -> bytes:  # fmt: skip
         """Run one attempt; return the line with its outcome."""
         handler = self._handlers.get(name)
@@ -260,7 +262,7 @@ class AsyncJobRunner:
             fields = None if headers is None else payloads.decode_object(headers, "headers")
         except payloads.NotJSON as error:
             return wire.encode_failure(job_id, 0, "rejected", error_report.bad_payload(error))
-        job = Job(job_id, name, value, attempt, queue, fields, priority)
+        job = Job(job_id, name, value, attempt, queue, fields, priority, max_retries)
         CURRENT.set(job)
         self._jobs[self._running[frame]] = job
         start = perf_counter_ns()
