@@ -53,7 +53,7 @@ class PostgresStore:
         transfer = Transfer(connection, counts, queries, limits.id_range)
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
         self.enqueue, self.notify, self.paused = enqueues.enqueue, notifier.notify, claims.paused
-        self.make_due, self.oldest_ready = claims.make_due, Oldest(connection).oldest_ready
+        self.make_due, self.keep_reports = claims.make_due, settles.keep_reports
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
@@ -63,9 +63,8 @@ class PostgresStore:
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.get_many, self.ended, self.find_jobs = queries.get_many, queries.ended, queries.find_jobs
-        self.failures, self.keep_reports = queries.failures, settles.keep_reports
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.delete, self.purge = commands.delete, commands.purge
+        self.delete, self.purge, self.failures = commands.delete, commands.purge, queries.failures
         self.drop_sink, self.oldest_ready = commands.drop_sink, Oldest(connection).oldest_ready
         self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts).repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
