@@ -13,7 +13,6 @@ import pytest
 from supervisor.config.settings import HttpSettings
 from supervisor.config.types import Address
 from supervisor.http.app import application
-from supervisor.http.gauges import StoreFigures, read_figures
 from supervisor.http.login import local_path
 from supervisor.http.rates import Rates
 from supervisor.http.sessions import SESSION_SECONDS
