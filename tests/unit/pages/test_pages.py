@@ -126,6 +126,18 @@ def test_the_story_of_a_job_has_each_attempt_with_its_texts(site: Site) -> None:
     assert "Traceback: here" in site.get("/jobs/1/attempt-1.txt").text
 
 
+def test_many_attempts_with_long_texts_are_bounded(site: Site) -> None:
+    (id,) = make_dead(site.store, "mail")
+    found = site.store.get(id)
+    errors = [
+        {**found["errors"][0], "attempt": n, "traceback": "x" * 16_000, "stderr": "y" * 16_000} for n in range(50)
+    ]
+    site.store.get = lambda _: {**found, "errors": errors}
+    answer = site.get(f"/jobs/{id}")
+    assert len(answer.content) < 150_000 and "30 earlier attempts" in answer.text
+    assert len(site.get(f"/jobs/{id}/attempt-40.txt").content) > 32_000
+
+
 def test_what_another_program_has_left_out_is_shown_as_nothing(site: Site) -> None:
     (id,) = make_dead(site.store, "mail")
     found = site.store.get(id)
