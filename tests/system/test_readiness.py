@@ -118,6 +118,7 @@ def test_a_full_disk_also_while_there_is_nothing_to_do(command: Command) -> None
     require_root("a small disk")
     with small_disk(command.folder / "disk", "2m") as disk:
         run, site = start(command, "store: sqlite:///disk/jobs.db\n")
+        wait_for(lambda: idle_worker(command))  # nothing changes any more, so nothing need be written
         fill(filler := disk / "filler")
         assert "full" in refused(site, "store")
         filler.unlink()
