@@ -127,6 +127,16 @@ def test_a_full_disk_also_while_there_is_nothing_to_do(command: Command) -> None
         assert run.wait() == 0
 
 
+def test_a_store_that_is_unavailable_at_the_start(command: Command, server: Server) -> None:
+    PostgresStore(server.url, create=True).close()
+    server.stop(signal.SIGQUIT)
+    command.write(config=f'{HTTP}store: "{server.url}"\n', plugins={"p.py": GOOD})
+    site = served(command, command.run())
+    assert "the store is unavailable: " in refused(site, "store")
+    server.start()
+    ready(site)
+
+
 def test_a_sink_that_raises(command: Command) -> None:
     _, site = start(command, "dlq: {sinks: [{type: picky}]}\n", {"p.py": GOOD, "sink.py": SINK})
     (full := command.folder / "mailbox-is-full").touch()
