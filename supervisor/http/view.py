@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.own_problems import unavailable_store
 from supervisor.errors import StoreUnavailable
+from supervisor.http.failures import Failures
 from supervisor.http.reading import Reader
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.history import Numbers
@@ -45,6 +46,7 @@ class View:
     owner: str = ""
     store_error: str = ""  # while the store that is to be joined is unavailable
     steering: Steering | None = None
+    failures: Failures = field(default_factory=Failures)
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what keeps this supervisor from its work, as `status --json` has it."""

@@ -16,7 +16,6 @@ from supervisor.errors import StoreError
 from supervisor.http.errors import NotFound
 from supervisor.http.pages import static_files
 from supervisor.http.pages.actions import Actions
-from supervisor.http.pages.job_list import Failures
 from supervisor.http.pages.job_story import part_of
 from supervisor.http.pages.live import PATH, Live, Update
 from supervisor.http.pages.rendering import environment
@@ -37,7 +36,6 @@ class Pages:
     def __init__(self, view: View, http: HttpSettings) -> None:
         self._view = view
         self._templates = environment(read_only=lambda: http.read_only)
-        self._failures = Failures()
         self._failed: set[str] = set()  # pages whose failure was logged
         self.live = Live(self._updates)
 
@@ -69,7 +67,7 @@ class Pages:
         settings, history = self._view.settings(), self._view.history()
 
         def read(store: Store) -> bytes:
-            seen = Seen(store, settings, history, self._failures)
+            seen = Seen(store, settings, history, self._view.failures)
             facts = {**self._facts(found, seen), "may_log_out": request.scope["session"]}
             return self._templates.get_template(found.template).render(facts).encode(errors="backslashreplace")
 
@@ -92,7 +90,7 @@ class Pages:
         settings, history = self._view.settings(), self._view.history()
 
         def read(store: Store) -> Mapping[str, Update]:
-            seen = Seen(store, settings, history, self._failures)
+            seen = Seen(store, settings, history, self._view.failures)
             return {each.key: self._update(each, seen) for each in screens}
 
         return await self._view.read(read)

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from supervisor.config.settings import Settings
 from supervisor.http.errors import BadRequest, NotFound
+from supervisor.http.failures import Failures
 from supervisor.http.pages.charts import charts
-from supervisor.http.pages.job_list import SINCE, Asked, Failures, listed
+from supervisor.http.pages.job_list import SINCE, Asked, listed
 from supervisor.http.pages.job_story import story
 from supervisor.http.pages.present import queue_table, supervisor_table, totals
 from supervisor.stores.problems import with_problems
@@ -21,6 +22,7 @@ from supervisor.telemetry.history import Numbers
 MAX_ID = 2**63 - 1
 QUEUES_FIRST, MAX_QUEUES = 50, 1000
 DEAD_LETTERS_FIRST = 5
+FAILURES_FIRST = 20
 MAX_NAMES = 100
 ANY_DEAD_LETTERS = Asked(dead_letter="any")
 
@@ -82,7 +84,7 @@ def _now(seen: Seen) -> Facts:
         "charts": charts(seen.history),
         "queues": queue_table(status, QUEUES_FIRST),
         "supervisors": supervisor_table(status, seen.now),
-        "failures": seen.failures.groups(seen.store),
+        "failures": seen.failures.groups(seen.store, FAILURES_FIRST),
         "failures_age": round(seen.failures.age / 10) * 10,
         "dead_letters": listed(seen.store, ANY_DEAD_LETTERS, seen.now, "/dead-letters", DEAD_LETTERS_FIRST),
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.http.pages.job_list import Failures
+from supervisor.http.failures import Failures
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.search import FoundJobs
 from tests.stores.factories import Clock, dead, dead_letters, make_dead, put, success, take, take_one
