@@ -17,6 +17,7 @@ from supervisor.handlers import HandlerInfo
 from supervisor.http import api
 from supervisor.http.app import application
 from supervisor.http.openapi import description
+from supervisor.http.rates import Rates
 from supervisor.http.view import View
 from supervisor.plugins.reports import SourceReport
 from supervisor.stores.protocol import Store
@@ -82,7 +83,7 @@ class Site:
             owner="one",
             steering=self.wheel,
         )  # type: ignore[arg-type]
-        self.app = application(self.view, HttpSettings(listen=Address("127.0.0.1", 80)))
+        self.app = application(self.view, HttpSettings(listen=Address("127.0.0.1", 80)), Rates(requests_at_once=10**6))
         self.description = description(api.operations(self.view))
         self._runner = asyncio.Runner()
 
