@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from supervisor.client import Client
     from supervisor.client.async_client import AsyncClient
-    from supervisor.errors import JobFailed, JobNotFound, StoreError, StoreUnavailable, StoreUnsure
+    from supervisor.errors import JobFailed, JobNotFound, NotAccepted, StoreError, StoreUnavailable, StoreUnsure
     from supervisor.handlers import Handler, InvalidPayload, JobCancelled, JobTimeout, Reject, Retry, handler
     from supervisor.hooks import Sink, hookimpl
     from supervisor.jobs import Job, NewJob
@@ -26,6 +26,7 @@ __all__ = [
     "JobNotFound",
     "JobTimeout",
     "NewJob",
+    "NotAccepted",
     "Reject",
     "Retry",
     "Sink",
@@ -39,7 +40,7 @@ __all__ = [
 _MODULES = {
     "client": ("Client",),
     "client.async_client": ("AsyncClient",),
-    "errors": ("JobFailed", "JobNotFound", "StoreError", "StoreUnavailable", "StoreUnsure"),
+    "errors": ("JobFailed", "JobNotFound", "NotAccepted", "StoreError", "StoreUnavailable", "StoreUnsure"),
     "handlers": ("Handler", "InvalidPayload", "JobCancelled", "JobTimeout", "Reject", "Retry", "handler"),
     "hooks": ("Sink", "hookimpl"),
     "jobs": ("Job", "NewJob"),

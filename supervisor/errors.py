@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 MAX_SHOWN = 300
@@ -93,6 +93,16 @@ class ConfigError(Exception):
         self.errors = errors
         self.settings = settings
         self.wrong = wrong
+
+
+class NotAccepted(Exception):
+    """Raised by `Sink.publish` if it has accepted some dead letters only, or none. `refused` has an error for each that it has refused, by
+    id; `accepted` are the ids that are safely stored. The others were not tried, which is no failure. For the next `retry_after`
+    seconds the sink is offered nothing."""
+
+    def __init__(self, refused: Mapping[int, str], accepted: Iterable[int] = (), retry_after: float = 0.0) -> None:
+        super().__init__(next(reversed(list(refused.values())), "nothing was accepted"))
+        self.refused, self.accepted, self.retry_after = dict(refused), frozenset(accepted), retry_after
 
 
 class JobFailed(Exception):

@@ -22,8 +22,7 @@ class SupervisorStopping(NamedTuple):
     reason: str
 
 
-MAX_COUNTED = 10_000
-"""Rows that have to be counted one by one are counted up to this number: a count of it means "or more"."""
+MAX_COUNTED = 10_000  # rows that have to be counted one by one are counted up to here: so many means "or more"
 
 
 class SupervisorStopped(NamedTuple):
@@ -359,6 +358,7 @@ class ConfigReloaded(NamedTuple):
 
 class ConfigRefused(NamedTuple):
     errors: tuple[str, ...]
+    by_plugin: bool = False  # one that is served does not load any more
 
 
 class StatusDumped(NamedTuple):

@@ -34,7 +34,7 @@ class Sink(Protocol):
         """Store the dead letters, and return the ids of those that are safely stored.
 
         The others are offered again. If this raises, all are offered again, in smaller and smaller batches, so that one bad
-        dead letter does not block the others.
+        dead letter does not block the others. If it raises NotAccepted, only those that are not accepted are offered again.
         """
 
     def close(self) -> None:

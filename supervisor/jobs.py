@@ -108,7 +108,9 @@ class JobReporter(Protocol):
 class Job:
     """The argument of a handler. `id` is the same at every attempt: use it as the idempotency key."""
 
-    __slots__ = ("_cancelled", "_progress", "attempt", "handler", "headers", "id", "payload", "priority", "queue")
+    __slots__ = (
+        "_cancelled", "_progress", "attempt", "handler", "headers", "id", "max_retries", "payload", "priority", "queue",
+    )  # fmt: skip
 
     _cancelled: bool
     """Set only once the job is cancelled."""
@@ -125,6 +127,7 @@ class Job:
         queue: str = "default",
         headers: Mapping[str, Any] | None = None,
         priority: int = 0,
+        max_retries: int | None = None,
     ) -> None:
         self.id = id
         self.handler = handler
@@ -133,6 +136,7 @@ class Job:
         self.queue = queue
         self.headers: Mapping[str, Any] = headers if headers is not None else {}
         self.priority = priority
+        self.max_retries = max_retries
 
     @property
     def cancelled(self) -> bool:

@@ -8,11 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from contextvars import copy_context
 from functools import partial
 from math import inf
 from types import TracebackType
 from typing import Any, TypeVar
 
+from supervisor.client import tracing
 from supervisor.client.client import AnyJob, Client, Enqueuer
 from supervisor.client.ended_jobs import Wait, value_of
 from supervisor.client.shared_looks import SharedLooks
@@ -85,4 +87,6 @@ class AsyncClient(Enqueuer[Coroutine[Any, Any, int]]):
     async def _run(self, function: Callable[..., Answer], *arguments: Any) -> Answer:
         if self._threads is None or self._threads[0] != os.getpid():
             self._threads = os.getpid(), ThreadPoolExecutor(1, "supervisor-client")
+        if tracing.sender is not None:  # the span of the caller is in its context
+            function, arguments = copy_context().run, (function, *arguments)
         return await asyncio.get_running_loop().run_in_executor(self._threads[1], function, *arguments)

@@ -12,7 +12,7 @@ from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
-from supervisor.client import replacement
+from supervisor.client import replacement, tracing
 from supervisor.client.ended_jobs import Wait, ended_jobs, value_of
 from supervisor.client.store_access import StoreAccess
 from supervisor.config.loading import load
@@ -190,6 +190,11 @@ class Client(Enqueuer[int]):
         self._access.close()
 
     def _enqueue(self, batch: EnqueueBatch, connection: Any) -> list[int]:
+        if tracing.sender is not None:
+            return tracing.sender.send(batch, lambda traced: self._enqueue_batch(traced, connection))
+        return self._enqueue_batch(batch, connection)
+
+    def _enqueue_batch(self, batch: EnqueueBatch, connection: Any) -> list[int]:
         """Enqueue the batch. All attempts pass the same object, so that the store recognizes rows that it has committed."""
         if connection is not None:
             if self._transactional_enqueue is None:

@@ -75,7 +75,7 @@ def _secrets(document: Document, settings: Settings) -> Iterator[str]:
     for keys, values in document.variables.items():
         of_store = keys[:1] == ("store",) and not nothing_secret
         of_url = has_url and keys in (("store",), ("store", "url"))
-        of_sink = keys[:2] == ("dlq", "sinks") and keys[-1] not in ("type", "name", "path")
+        of_sink = keys[:2] == ("dlq", "sinks") and keys[-1] not in ("type", "name", "path", "ca_file")
         if of_sink or (of_store and not of_url):
             yield from values
     if settings.http is not None and settings.http.token is not None:

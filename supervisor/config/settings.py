@@ -221,7 +221,7 @@ class HandlerSettings(Section):
 
 
 class SinkSettings(Section):
-    """An entry of `dlq.sinks`. `options` are its other keys, with `path` made absolute; `key` is such as `dlq.sinks[0]`."""
+    """An entry of `dlq.sinks`. `options` are its other keys, with `path` and `ca_file` made absolute; `key` is such as `dlq.sinks[0]`."""
 
     rest = "options"
 
@@ -233,8 +233,9 @@ class SinkSettings(Section):
     @classmethod
     def completed(cls, values: dict[str, Any], place: Place) -> dict[str, Any]:
         options = dict(values["options"])
-        if isinstance(options.get("path"), str):
-            options["path"] = str(place.base / options["path"])
+        for key in ("path", "ca_file"):
+            if isinstance(options.get(key), str):
+                options[key] = str(place.base / options[key])
         return {"name": values["type"], **values, "options": options, "key": write_keys(place.path)}
 
 

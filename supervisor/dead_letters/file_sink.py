@@ -16,7 +16,7 @@ import orjson
 
 from supervisor.text.os_errors import not_writable
 
-_STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_LINKS = 40
@@ -54,7 +54,7 @@ class FileSink:
         lines: dict[int, bytes] = {}
         for dead_letter in dead_letters:
             try:
-                lines[dead_letter["id"]] = orjson.dumps(dead_letter, option=_STRICT | orjson.OPT_APPEND_NEWLINE)
+                lines[dead_letter["id"]] = orjson.dumps(dead_letter, option=STRICT | orjson.OPT_APPEND_NEWLINE)
             except TypeError:
                 if len(dead_letters) == 1:
                     raise

@@ -195,7 +195,7 @@ class DeadLetterPublisher:
             self._report(runner, parts)
         wait = 0.0 if parts.claim_expired else runner.rest_seconds
         return dict.fromkeys([dead_letter.id for dead_letter in parts.left], wait) | {
-            dead_letter.id: delay_after(dead_letter.tries) for dead_letter in parts.refused
+            dead_letter.id: _delay(runner, dead_letter) for dead_letter in parts.refused
         }
 
     def _report(self, runner: SinkRunner, parts: BatchSplitter) -> None:
@@ -203,11 +203,12 @@ class DeadLetterPublisher:
             self.look()
         else:
             self._look_after(runner.rest_seconds)
-        refused: dict[float, list[int]] = {}
+        refused: dict[tuple[float, str], list[int]] = {}
         for dead_letter in parts.refused:
-            refused.setdefault(delay_after(dead_letter.tries), []).append(dead_letter.id)
-        for delay in sorted(refused):
-            self._bus.emit(DeadLettersFailed(runner.name, refused[delay], parts.error, delay))
+            error = parts.errors.get(dead_letter.id, parts.error)
+            refused.setdefault((_delay(runner, dead_letter), error), []).append(dead_letter.id)
+        for delay, error in sorted(refused):
+            self._bus.emit(DeadLettersFailed(runner.name, refused[delay, error], error, delay))
         if refused:
             self.failing[runner.name] = parts.error
         else:
@@ -256,3 +257,8 @@ class DeadLetterPublisher:
         except CallFailed:
             return [], dead_letters
         return stale, [dead_letter for dead_letter in dead_letters if dead_letter.id in locked]
+
+
+def _delay(runner: SinkRunner, dead_letter: DeadLetter) -> float:
+    """Return the seconds until a dead letter that the sink has refused is offered again."""
+    return max(delay_after(dead_letter.tries), runner.retry_after)

@@ -10,6 +10,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, Protocol
 
 from supervisor.engine.tasks import drop_error
+from supervisor.errors import NotAccepted
 from supervisor.hooks import Sink
 from supervisor.jobs import Backoff
 from supervisor.retry import ceiling
@@ -20,7 +21,8 @@ from supervisor.threads import start_thread
 class SinkLimits(NamedTuple):
     publish: float = 30.0  # seconds for one publish
     wait: float = 1.0  # seconds for an earlier publish to end
-    rest: float = 5.0  # seconds, at most, that a sink rests
+    rest: float = 5.0  # seconds, at most, that a sink rests, unless it asks for more
+    retry_after: float = 3600.0  # seconds, at most, that a sink may ask for
     # An offer ends when the sink accepts nothing of so many parts in a row. At first the whole and its halves show whether the
     # sink fails or one dead letter is bad; once the sink has accepted some, more may be bad in a row.
     failed_parts_at_first: int = 3
@@ -107,7 +109,7 @@ class BatchSplitter:
 
     At first all are one part. A part that makes the sink raise is halved until the bad dead letter is alone. After `failures`
     of the sink in a row the parts begin small and grow, so that even among many bad dead letters the good ones are found.
-    `offered` and `accepted` are ids; `error` is that of the last part that was refused.
+    `offered` and `accepted` are ids; `error` is that of the last part that was refused, and `errors` those of single dead letters.
     """
 
     def __init__(self, dead_letters: Sequence[DeadLetter], failures: int) -> None:
@@ -120,6 +122,7 @@ class BatchSplitter:
         self.accepted: set[int] = set()
         self.claim_expired = False
         self.error = NOT_ACCEPTED
+        self.errors: dict[int, str] = {}
 
     def next(self) -> Sequence[DeadLetter]:
         """Return the next part; it is empty if all were offered or the sink seems to fail."""
@@ -131,11 +134,18 @@ class BatchSplitter:
         part, self._ahead = self._ahead[: self._size], self._ahead[self._size :]
         return part
 
-    def note(self, part: Sequence[DeadLetter], accepted: frozenset[int]) -> list[DeadLetter]:
-        """Note the result of a part, and return its dead letters that the sink has accepted."""
+    def note(
+        self, part: Sequence[DeadLetter], accepted: frozenset[int], refused: Mapping[int, str] | None = None
+    ) -> list[DeadLetter]:
+        """Note the result of a part, and return its dead letters that the sink has accepted. `refused` are errors by id, if the sink
+        has given them; then the rest was not offered."""
         taken = [dead_letter for dead_letter in part if dead_letter.id in accepted]
-        self.offered.update(dead_letter.id for dead_letter in part)
         self.accepted.update(dead_letter.id for dead_letter in taken)
+        if refused:
+            self.errors.update(refused)
+            self.error = next(reversed(list(refused.values())))
+        tried = accepted.union(refused) if refused is not None else None
+        self.offered.update(dead_letter.id for dead_letter in part if tried is None or dead_letter.id in tried)
         self._failed_parts = 0 if taken else self._failed_parts + 1
         if taken:
             self._size *= 2
@@ -172,6 +182,8 @@ class SinkRunner:
         self._overdue = False
         self._stopping = False
         self._rests_until = 0.0
+        self.retry_after = 0.0
+        """The seconds that the sink has asked for in the last offer."""
 
     @property
     def rests(self) -> bool:
@@ -198,7 +210,7 @@ class SinkRunner:
     @property
     def rest_seconds(self) -> float:
         """The seconds for which the sink rests after its failures: few, since one bad dead letter may be the cause."""
-        return min(LIMITS.rest, delay_after(self.failures))
+        return max(self.retry_after, min(LIMITS.rest, delay_after(self.failures)))
 
     async def offer(self, dead_letters: Sequence[DeadLetter], until: float, on_accepted: OnAccepted) -> BatchSplitter:
         """Offer dead letters in parts, and wait for `on_accepted` after each part of which some are accepted.
@@ -206,8 +218,9 @@ class SinkRunner:
         No part is begun after `until` by the loop's clock: it might go on when the claim has ended. A part that is not offered is no failure.
         """
         parts = BatchSplitter(dead_letters, self.failures)
+        self.retry_after = 0.0
         try:
-            while (part := parts.next()) and not (parts.offered and (self._stopping or self.hangs)):
+            while (part := parts.next()) and not (parts.offered and (self._stopping or self.hangs or self.retry_after)):
                 await self._offer_part(parts, part, until, on_accepted)
         except Busy:
             pass
@@ -220,15 +233,20 @@ class SinkRunner:
     async def _offer_part(
         self, parts: BatchSplitter, part: Sequence[DeadLetter], until: float, on_accepted: OnAccepted
     ) -> None:
+        refused: Mapping[int, str] | None = None
         try:
             accepted = await self.publish([dead_letter.job for dead_letter in part], until)
         except (Busy, ClaimExpired):
             raise
+        except NotAccepted as answer:
+            accepted = answer.accepted
+            refused = answer.refused if answer.refused or accepted else None
+            self.retry_after = min(max(answer.retry_after, 0.0), LIMITS.retry_after)
         except Exception as failure:
             parts.note_raised(part, f"{type(failure).__name__}: {failure}")
             return
-        taken = parts.note(part, accepted)
-        if len(taken) < len(part):
+        taken = parts.note(part, accepted, refused)
+        if refused is None and len(taken) < len(part):
             parts.error = _not_accepted(part, accepted)
         if taken:
             await on_accepted(taken)
@@ -237,10 +255,10 @@ class SinkRunner:
         """Count an offer of which nothing is accepted as a failure of the sink."""
         if parts.accepted:
             self.failures = max(0, self.failures - 1) if parts.refused else 0
-            self._rests_until = 0.0
         else:
             self.failures += 1
-            self._rests_until = asyncio.get_running_loop().time() + self.rest_seconds
+        rest = self.retry_after if parts.accepted else self.rest_seconds
+        self._rests_until = asyncio.get_running_loop().time() + rest if rest else 0.0
 
     async def publish(self, dead_letters: Sequence[Mapping[str, Any]], until: float) -> frozenset[int]:
         """Return the ids that the sink has accepted.

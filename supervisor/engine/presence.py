@@ -15,6 +15,10 @@ from supervisor.stores.records import Presence
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import State, WorkerSlot
 
+WATCHED_SECONDS, WATCHED_INTERVAL = 30.0, 2.0
+"""For so long after somebody has asked whether the supervisor is ready, its row is written at this interval: an idle supervisor
+would otherwise not notice for long that the store takes no writes."""
+
 
 @dataclass(eq=False)
 class Announcer:
@@ -27,6 +31,7 @@ class Announcer:
     _self_report: SelfReport
     _last: tuple[Any, ...] = ()
     _announced_at: float = 0.0
+    _watched_until: float = 0.0
 
     def presence(self, state: str) -> Presence:
         """Return the row; `state` is that of the supervisor."""
@@ -55,6 +60,9 @@ class Announcer:
                 busy.add(slot.process.pid)
                 yield slot
 
+    def watched(self) -> None:
+        self._watched_until = self._loop.time() + WATCHED_SECONDS
+
     def clock_stepped(self) -> None:
         """Write the row soon: it has a time by the clock of before."""
         self._last = ()
@@ -67,7 +75,8 @@ class Announcer:
         workers = [(slot.process.pid, slot.state, slot.current and slot.current[:2]) for slot in self._pool.slots]
         row = self.presence(state)
         current = (state, workers, [*self._pool.stuck], [lease[:2] for lease in running], row.about)
-        if current == self._last and now - self._announced_at < ttl / 3:
+        interval = ttl / 3 if now > self._watched_until else min(ttl / 3, WATCHED_INTERVAL)
+        if current == self._last and now - self._announced_at < interval:
             return
         self._last, self._announced_at = current, now
         written = self._writer.submit(

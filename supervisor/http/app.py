@@ -22,7 +22,7 @@ from supervisor.errors import StoreError
 from supervisor.http import api, login
 from supervisor.http.access import Access
 from supervisor.http.callers import Callers
-from supervisor.http.exposition import CONTENT_TYPE, exposition
+from supervisor.http.exposition import Exposition
 from supervisor.http.health import readiness
 from supervisor.http.pages.live import PATH as STREAMS
 from supervisor.http.pages.routes import Pages
@@ -44,7 +44,7 @@ def application(
     own = [
         Route("/livez", _livez),
         Route("/readyz", partial(_readyz, view)),
-        Route("/metrics", partial(_metrics, view)),
+        Route("/metrics", partial(_metrics, Exposition(view))),
     ]
     errors: dict[Any, Any] = {
         api.BadRequest: partial(_error, pages, 400),
@@ -75,8 +75,9 @@ async def _readyz(view: View, request: Request) -> Response:
     return JSONResponse(found, 200 if found["ready"] else 503)
 
 
-async def _metrics(view: View, request: Request) -> Response:
-    return Response(exposition(view.metrics()), media_type=CONTENT_TYPE)
+async def _metrics(exposition: Exposition, request: Request) -> Response:
+    text, content_type = await exposition.answer(request.headers.get("accept", ""))
+    return Response(text, headers={"Content-Type": content_type})
 
 
 async def _error(pages: Pages, status: int, request: Request, error: Exception) -> Response:

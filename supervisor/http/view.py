@@ -47,8 +47,7 @@ class View:
         """Return what keeps this supervisor from its work, as `status --json` has it."""
         if self.engine is None:
             return []
-        found: list[dict[str, Any]] = self.engine.self_report.about()["problems"]
-        return found
+        return [problem._asdict() for problem in self.engine.problems()]
 
     def own_status(self) -> dict[str, Any] | None:
         """Return the row of this supervisor as it is now, not as the store has it."""

@@ -198,7 +198,7 @@ class Supervisor:
         self, parts: Parts, store: Store, reports: Sequence[SourceReport], runners: Sequence[SinkRunner]
     ) -> Serving:
         loop = asyncio.get_running_loop()
-        writer = Writer(store, loop, self.bus)
+        writer = Writer(store, loop, self.bus, on_commit=self.metrics.store_committed)
         dead_letters = DeadLetterPublisher(writer, runners, self.bus, loop)
         engine = Coordinator(
             store, parts.pool, self.settings, reports, self.bus, loop, writer, random=random,

@@ -17,6 +17,7 @@ from supervisor.config.settings import RetentionSettings
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.job_reports import JobReport
+from supervisor.stores.oldest import OldestReady
 from supervisor.stores.records import (
     ClaimRequest,
     DeadLetter,
@@ -142,6 +143,10 @@ class Queries(Protocol):
 
     def stats(self) -> dict[str, Any]:
         """Return the object that `status --json` prints: `queues`, `supervisors` and `sinks`."""
+
+    def oldest_ready(self, limit: int) -> list[OldestReady]:
+        """Return, for the queues and tiers with most ready jobs, `limit` at most, how long the job has waited that was due first.
+        Paused queues are left out. Of each only the first jobs of the lowest priorities are looked at: see `stores.oldest`."""
 
     def remaining(
         self,

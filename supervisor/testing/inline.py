@@ -100,7 +100,8 @@ class InlineWorker:
         """Return the decided outcome. A backoff has its whole length, so that it is known when the retry is due."""
         handler, is_async = self._handlers.find(lease.handler)
         headers = None if lease.headers is None else decode_object(lease.headers, "headers")
-        job = Job(lease.id, lease.handler, decode(lease.payload), lease.attempt, lease.queue, headers, lease.priority)
+        payload, max_retries = decode(lease.payload), lease.policy.max_retries
+        job = Job(lease.id, lease.handler, payload, lease.attempt, lease.queue, headers, lease.priority, max_retries)
         wrappers, limit = self._handlers.wrappers(), self._settings.limits.result
         before = report_jobs_to(self)
         try:

@@ -2,7 +2,7 @@
 
 supervisor → forkserver    Hello, then Fork (with the worker's ends as descriptors), Reap, Stop
 forkserver → supervisor    Importing, then Ready; Forked (with a pidfd), NotForked, Reaped
-supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority], …]]; NO_MORE; for async
+supervisor → worker        frames: [frame, [[id, handler, payload, attempt, queue, headers, priority, max_retries], …]]; NO_MORE; for async
                            workers the jobs of a line have the numbers from `frame` on, one each: [CANCEL, number] or
                            [JOB_CANCELLED, number] cancels the task of one; a line without jobs is a reminder to take permits
 worker → supervisor        READY or ["not ready", reason], then one outcome a line: [id, µs, result] or [id, µs, kind, error], or
@@ -234,8 +234,8 @@ def _text_of(wanted: str, line: bytes) -> str | None:
 
 def encode_frame(frame: int, leases: Sequence[Lease]) -> bytes:
     rows = [
-        (id, handler, payload, retries + 1, queue, headers, priority)
-        for id, _, handler, queue, payload, headers, retries, priority, _, _, _, _, _ in leases
+        (id, handler, payload, retries + 1, queue, headers, priority, policy.max_retries)
+        for id, _, handler, queue, payload, headers, retries, priority, _, _, _, policy, _ in leases
     ]
     try:
         return orjson.dumps([frame, rows]) + b"\n"

@@ -15,6 +15,7 @@ from supervisor.stores.job_reports import add_progress, shown_progress
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.search import Search
 from supervisor.stores.memory.state import MemoryState, OwnerRecord
+from supervisor.stores.oldest import FIRST_JOBS, MAX_PRIORITIES, OldestReady
 from supervisor.stores.records import microseconds
 from supervisor.stores.search import (
     MAX_FAILURES,
@@ -48,6 +49,16 @@ class Queries:
             sinks = sink_rows(self._pending(), supervisors)
             add_progress(supervisors, {job.id: shown_progress(job.progress, job.progress_at) for job in running})
             return {"at": iso(self._state.now()), "queues": queues, "supervisors": supervisors, "sinks": sinks}
+
+    def oldest_ready(self, limit: int) -> list[OldestReady]:
+        with self._state.lock:
+            counts, now = self._state.counts, self._state.now()
+            ready = [(n, queue, tier) for (queue, tier, state), n in counts.items() if n and state is JobState.READY]
+            lines = [(queue, tier) for _, queue, tier in sorted(ready, reverse=True) if queue not in self._state.paused]
+            first = {line: self._state.candidates(*line, FIRST_JOBS * MAX_PRIORITIES) for line in lines[:limit]}
+            return [
+                OldestReady(*line, max(0, now - min(job.due_at for job in jobs)) / 1e6) for line, jobs in first.items()
+            ]
 
     def _owner_dict(self, name: str, owner: OwnerRecord) -> dict[str, Any]:
         presence, leases = owner.presence, [job.lease_until for job in self._state.in_flight() if job.owner == name]

@@ -228,7 +228,7 @@ class JobRunner:
 
     def _run_job(self, row: list[Any]) -> bytes:
         """Run one attempt; return the line with its outcome. Hot path."""
-        job_id, name, payload, attempt, queue, headers, priority = row
+        job_id, name, payload, attempt, queue, headers, priority, max_retries = row
         try:
             handler = self._handlers[name]
             value = payloads.decode(payload)
@@ -239,7 +239,7 @@ class JobRunner:
             return wire.encode_failure(job_id, 0, "rejected", error_report.bad_payload(error))
         if self._intervals:
             self._heartbeat.interval = self._intervals.get(name, self._interval)
-        job = self._records.job = Job(job_id, name, value, attempt, queue, fields, priority)
+        job = self._records.job = Job(job_id, name, value, attempt, queue, fields, priority, max_retries)
         middleware = self._middleware
         context = self._fresh_context()
         start = perf_counter_ns()

@@ -71,7 +71,7 @@ def test_a_frame_holds_each_job_without_decoding_it() -> None:
     line = wire.encode_frame(3, [lease(1), lease(2, payload="not json", headers='{"h":1}', queue="q", retries=0)])
     assert orjson.loads(line) == [
         3,
-        [[1, "mail", '{"a": 1}', 3, "default", None, 5], [2, "mail", "not json", 1, "q", '{"h":1}', 5]],
+        [[1, "mail", '{"a": 1}', 3, "default", None, 5, 3], [2, "mail", "not json", 1, "q", '{"h":1}', 5, 3]],
     ]
     assert line.count(b"\n") == 1
 

@@ -4,7 +4,7 @@
 (() => {
   const live = document.getElementById("live");
   const answer = document.getElementById("answer");
-  const TEXTS = { on: "Live", lost: "Connecting…", unavailable: "Store unavailable", full: "Not live: too many pages are open", gone: "Gone" };
+  const TEXTS = { on: "Live", lost: "Connecting…", unavailable: "Store unavailable", full: "Not live: too many pages are open", gone: "Gone", failed: "Not live: internal error" };
   const WAIT = 15000;
   let source = null, timer = 0;
 
@@ -31,6 +31,7 @@
       for (const [id, html] of Object.entries(JSON.parse(event.data))) replace(id, html);
     });
     source.addEventListener("unavailable", (event) => show("unavailable", ""));
+    source.addEventListener("failed", () => show("failed"));
     source.addEventListener("gone", () => { show("gone"); disconnect(); });
     source.addEventListener("error", () => {
       if (!source || source.readyState !== EventSource.CLOSED) return show("lost");

@@ -1,0 +1,167 @@
+"""The plugin sentry.py under a real supervisor, with a server that takes its envelopes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.sentry_server import SentryServer
+from tests.system.command import ROOT, Command
+
+JOBS = """
+    import asyncio, os, time
+    import sentry_sdk
+    from supervisor import Reject, Retry, handler
+
+    RETRIES = {"max_retries": 2, "backoff": {"base": "1ms", "jitter": "none"}}
+
+    def work(job):
+        secret = job.payload
+        sentry_sdk.set_tag("step", f"{job.handler} {job.attempt}")
+        raise LookupError("no paper")
+
+    @handler(**RETRIES)
+    def sync(job):
+        work(job)
+
+    @handler(**RETRIES)
+    async def coroutine(job):
+        sentry_sdk.set_tag("own", job.id)
+        await asyncio.sleep(0.05)
+        work(job)
+
+    @handler(**RETRIES)
+    def rejects(job):
+        raise Reject("no such customer")
+
+    @handler(max_retries=2, never_retry=(KeyError,))
+    def never(job):
+        {}["customer"]
+
+    @handler(**RETRIES)
+    def asks(job):
+        raise Retry("busy", after=0)
+
+    @handler(timeout="300ms", max_retries=0)
+    def hangs(job):
+        time.sleep(60)
+
+    @handler(timeout="300ms", max_retries=0)
+    async def waits(job):
+        await asyncio.sleep(60)
+
+    @handler(max_retries=0)
+    def crashes(job):
+        os.abort()
+
+    @handler(max_retries=0)
+    def typed(customer: int):
+        pass
+
+    @handler(max_retries=0)
+    def unstorable(job):
+        return object()
+
+    @handler(max_retries=0)
+    def works(job):
+        return 1
+"""
+
+
+@pytest.fixture
+def sentry(command: Command) -> Iterator[SentryServer]:
+    sentry = SentryServer()
+    command.env["SENTRY_DSN"] = sentry.dsn
+    command.write(config="workers: {count: 2}\n", plugins={"jobs.py": JOBS})
+    shutil.copy(ROOT / "plugins" / "sentry.py", command.folder / "plugins")
+    yield sentry
+    sentry.close()
+
+
+def drain(command: Command, *handlers: str) -> dict[str, int]:
+    ids = {handler: command.enqueue(handler, {"card": "4111-1111"}) for handler in handlers}
+    run = command.run("--drain")
+    assert run.wait() == 0, run.log
+    print(run.log)
+    return ids
+
+
+def error(event: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = event["exception"]["values"][-1]
+    return found
+
+
+def test_each_job_that_has_failed_for_good_is_one_event(command: Command, sentry: SentryServer) -> None:
+    handlers = [
+        "sync",
+        "coroutine",
+        "rejects",
+        "never",
+        "asks",
+        "hangs",
+        "waits",
+        "crashes",
+        "typed",
+        "unstorable",
+        "works",
+    ]
+    ids = drain(command, *handlers)
+    by_handler = {event["tags"]["handler"]: event for event in sentry.events}
+    assert sorted(by_handler) == sorted(event["tags"]["handler"] for event in sentry.events) == sorted(handlers[:-1])
+    assert {name: error(event)["type"] for name, event in by_handler.items()} == {
+        "sync": "LookupError",
+        "coroutine": "LookupError",
+        "rejects": "Reject",
+        "never": "KeyError",
+        "asks": "Retry",
+        "hangs": "Timeout",
+        "waits": "Timeout",
+        "crashes": "WorkerCrashed",
+        "typed": "InvalidPayload",
+        "unstorable": "BadResult",
+    }
+    for name, event in by_handler.items():
+        tags = event["tags"]
+        last = "3" if name in ("sync", "coroutine", "asks") else "1"
+        assert (tags["job"], tags["queue"], tags["attempt"]) == (str(ids[name]), "default", last)
+        assert event["fingerprint"][:2] == ["supervisor", name]
+        assert "4111-1111" not in str(event)
+    for name in ("sync", "coroutine"):
+        frames = error(by_handler[name])["stacktrace"]["frames"]
+        assert [frame["function"] for frame in frames] == [name, "work"]
+        assert frames[-1]["context_line"].strip() == 'raise LookupError("no paper")'
+        assert by_handler[name]["tags"]["step"] == f"{name} 3"
+    assert by_handler["coroutine"]["tags"]["own"] == ids["coroutine"]
+    assert "own" not in by_handler["waits"]["tags"]
+    assert [frame["function"] for frame in error(by_handler["never"])["stacktrace"]["frames"]] == ["never"]
+    assert "in hangs" in by_handler["hangs"]["contexts"]["job"]["stack"]
+    assert by_handler["crashes"]["contexts"]["job"]["signal"] == "SIGABRT"
+
+
+def test_each_attempt_is_an_event_with_the_payload_if_that_is_wanted(command: Command, sentry: SentryServer) -> None:
+    command.env |= {"SENTRY_ATTEMPTS": "all", "SENTRY_SEND_PAYLOAD": "1"}
+    drain(command, "sync", "asks", "crashes")
+    found = sorted((event["tags"]["handler"], event["tags"]["attempt"]) for event in sentry.events)
+    assert found == [("asks", "3"), ("crashes", "1"), ("sync", "1"), ("sync", "2"), ("sync", "3")]
+    for event in sentry.events:
+        assert "4111-1111" in str(event["contexts"]["job"]["payload"])
+    assert len({str(event["fingerprint"]) for event in sentry.events if event["tags"]["handler"] == "sync"}) == 1
+
+
+def test_a_server_that_is_down_holds_up_no_job(command: Command, sentry: SentryServer) -> None:
+    command.env["SENTRY_DSN"] = "http://key@127.0.0.1:9/1"
+    ids = drain(command, "sync", "works")
+    assert {name: command.job(id)["state"] for name, id in ids.items()} == {"sync": "failed", "works": "succeeded"}
+
+
+def test_without_the_package_the_error_names_the_extra(command: Command, sentry: SentryServer) -> None:
+    (command.folder / "plugins" / "jobs.py").unlink()
+    (command.folder / "sentry_sdk").mkdir()
+    (command.folder / "sentry_sdk" / "__init__.py").write_text("raise ImportError('No module named sentry_sdk')")
+    command.env["PYTHONPATH"] = os.pathsep.join([str(command.folder), command.env.get("PYTHONPATH", "")])
+    ended = command.call("check")
+    assert "sentry.py needs: pip install 'job-supervisor[sentry]'" in ended.out + ended.err
