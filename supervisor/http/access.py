@@ -37,7 +37,6 @@ LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "same-origin",  # no-referrer would make the Origin of a form `null`
     "X-Content-Type-Options": "nosniff",

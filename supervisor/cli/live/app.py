@@ -43,7 +43,8 @@ class Top(App[None]):
     .head, #head { height: 1; text-style: reverse; }
     #problems { height: auto; max-height: 3; color: ansi_red; }
     #list, .keys { height: 1; text-style: bold; }
-    #message { height: 1; }
+    #message, #report { height: 1; }
+    .head, #head, #list, #message, #report, .keys { text-wrap: nowrap; text-overflow: ellipsis; }
     Table { height: auto; max-height: 6; scrollbar-size-horizontal: 0; }
     Table.-current { height: 1fr; max-height: 100%; }
     Table > .datatable--header, Table:ansi > .datatable--header { text-style: underline; background: ansi_default; color: ansi_default; }

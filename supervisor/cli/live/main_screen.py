@@ -63,7 +63,7 @@ class MainScreen(Screen[None]):
         yield Input(
             id="find", placeholder="an id, queue:NAME, handler:NAME, a part of a name or of an error", compact=True
         )
-        yield Static(Text(KEYS, no_wrap=True, overflow="ellipsis"), classes="keys", markup=False)
+        yield Static(Text(KEYS), classes="keys", markup=False)
 
     def on_mount(self) -> None:
         self.table.focus()
@@ -87,7 +87,7 @@ class MainScreen(Screen[None]):
 
     def line(self, id: str, text: str) -> None:
         """Show one line: `head`, `list` or `message`."""
-        self.query_one(f"#{id}", Static).update(Text(clipped(text, 300), no_wrap=True, overflow="ellipsis"))
+        self.query_one(f"#{id}", Static).update(Text(clipped(text, 300)))
 
     # --- what is under the cursor
 

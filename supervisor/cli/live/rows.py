@@ -91,7 +91,7 @@ def head_line(look: Look, store: str) -> str:
     ready = sum(queue["queue_size"] + queue["retry_queue_size"] for queue in look.status["queues"])
     found = f"{len(look.problems)} PROBLEMS" if len(look.problems) > 1 else "1 PROBLEM" if look.problems else "all well"
     parts = (
-        store, counted(len(present.live), "supervisor"), f"{counted(len(workers), 'worker')}, {busy} busy", f"{ready:,} ready", found
+        found, counted(len(present.live), "supervisor"), f"{counted(len(workers), 'worker')}, {busy} busy", f"{ready:,} ready", store
     )  # fmt: skip
     return clipped(" · ".join(parts), 300)
 

@@ -16,7 +16,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
 from supervisor.cli.job_output import print_job
-from supervisor.cli.render import clipped, escaped
+from supervisor.cli.render import clipped
 
 HELP = """\
 Tab, Shift-Tab    the next panel, the one before: queues, workers, jobs
@@ -113,9 +113,9 @@ class JobPage(Page):
 
 
 def story(job: dict[str, Any] | None, shown: Callable[[str], str]) -> str:
-    """Return all about a job, as text that is safe for a terminal."""
+    """Return all about a job; `print_job` escapes what would steer a terminal."""
     if job is None:
         return "there is no such job any more"
     with redirect_stdout(out := io.StringIO()):
         print_job(job, as_json=False)
-    return "\n".join(map(escaped, shown(out.getvalue()).split("\n")))
+    return shown(out.getvalue())

@@ -134,7 +134,9 @@ def test_queues_workers_problems_and_jobs_fit_into_80_by_24(here: Fixture) -> No
     here.store.pause("slow", True)
 
     async def story(screen: Screen) -> None:
-        await screen.shows("1 supervisor · 2 workers, 1 busy · 2 ready · 1 PROBLEM", "queue slow is paused")
+        await screen.shows(
+            "1 PROBLEM · 1 supervisor · 2 workers, 1 busy · 2 ready · sqlite:///", "queue slow is paused"
+        )
         await screen.shows("41", "42", "thumbnail")
         lines = [" ".join(line.split()) for line in screen.text.splitlines()]
         assert len(lines) == 24
