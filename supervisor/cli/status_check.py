@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from supervisor.cli.context import code_of, echo
-from supervisor.cli.exit_codes import DONE, FATAL, UNAVAILABLE
-from supervisor.cli.store_access import opener_of
+from supervisor.cli.context import echo
+from supervisor.cli.exit_codes import DONE, FATAL
+from supervisor.cli.store_access import may_answer_later, opener_of
 from supervisor.cli.store_thread import StoreThread
 from supervisor.config.settings import Settings
-from supervisor.errors import StoreError, StoreMissing
+from supervisor.errors import StoreError
 from supervisor.stores.opening import attempts_while_unavailable
 from supervisor.stores.problems import Problem, problems
 
@@ -48,7 +48,7 @@ def _problems(settings: Settings, host: str | None, timeout: float) -> list[Prob
         silent = f"the store {settings.store.shown} has not answered for {timeout:g}s"
         return [Problem("store", silent, "see whether its server, its disk or its network hangs")]
     except StoreError as error:
-        if not isinstance(error, StoreMissing) and code_of(error) != UNAVAILABLE:
+        if not may_answer_later(error):
             raise
         return [Problem("store", f"the store is unavailable: {error}", "see that it can be reached")]
     finally:

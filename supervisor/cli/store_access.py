@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervisor.cli.context import UserMistake, current_context
+from supervisor.cli.context import UserMistake, code_of, current_context
+from supervisor.cli.exit_codes import UNAVAILABLE
 from supervisor.config.loading import without_config
 from supervisor.config.settings import Settings, path_of
 from supervisor.errors import StoreError, StoreMissing
@@ -59,6 +60,11 @@ def once_available(call: Callable[[], Result]) -> Result:
         with attempt:
             result = call()
     return result
+
+
+def may_answer_later(error: StoreError) -> bool:
+    """Return whether the store is only unavailable, or not made yet: nobody has made a mistake."""
+    return isinstance(error, StoreMissing) or code_of(error) == UNAVAILABLE
 
 
 def is_absent(file: Path) -> bool:

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 import click
 
-from supervisor.cli.context import code_of, current_context, echo
-from supervisor.cli.exit_codes import DONE, UNAVAILABLE
+from supervisor.cli.context import current_context, echo
+from supervisor.cli.exit_codes import DONE
 from supervisor.cli.standard_streams import Stream
-from supervisor.cli.store_access import opener_of
+from supervisor.cli.store_access import may_answer_later, opener_of
 from supervisor.cli.store_thread import StoreThread
 from supervisor.config.settings import Settings
-from supervisor.errors import StoreError, StoreMissing
+from supervisor.errors import StoreError
 from supervisor.text.units import format_duration
 
 SILENT = 5.0
@@ -68,7 +68,7 @@ def _look(thread: StoreThread, inbox: SimpleQueue[Future[Any] | None], screen: S
         try:
             screen.show(answer.result())
         except StoreError as error:
-            if not isinstance(error, StoreMissing) and code_of(error) != UNAVAILABLE:
+            if not may_answer_later(error):
                 raise
             screen.unavailable(str(error))
         return True

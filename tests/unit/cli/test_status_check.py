@@ -16,7 +16,6 @@ from supervisor.cli.context import load_settings
 from supervisor.cli.status_check import check
 from supervisor.stores.opening import open_store, settings_of
 from supervisor.stores.records import Presence
-from supervisor.stores.sqlite.store import SqliteStore
 from supervisor.workers.blame import HOST
 from tests.unit.cli.conftest import Call, write
 
@@ -82,11 +81,13 @@ def test_here_leaves_out_the_problems_of_other_hosts_and_of_queues(call: Call) -
             assert len(call("status", "--check").lines) == 2
 
 
-def test_a_store_that_hangs_is_a_problem_after_the_timeout(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    call("enqueue", "--force", "mail")
+def test_a_store_that_hangs_is_a_problem_after_the_timeout(
+    call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     answers = threading.Event()
-    monkeypatch.setattr(SqliteStore, "stats", lambda _: answers.wait(60), raising=False)
+    monkeypatch.setattr("supervisor.cli.status_check.opener_of", lambda settings: lambda: answers.wait(20))
     assert check(load_settings(), None, timeout=0.05) == 1
+    assert "the store sqlite:///jobs.db has not answered for 0.05s" in capsys.readouterr().out
     answers.set()
 
 
