@@ -22,8 +22,7 @@ class SupervisorStopping(NamedTuple):
     reason: str
 
 
-MAX_COUNTED = 10_000
-"""Rows that have to be counted one by one are counted up to this number: a count of it means "or more"."""
+MAX_COUNTED = 10_000  # rows that have to be counted one by one are counted up to here: so many means "or more"
 
 
 class SupervisorStopped(NamedTuple):
@@ -256,7 +255,7 @@ class SinkMissing(NamedTuple):
     @property
     def what_to_do(self) -> str:
         if self.configured:
-            return "the config has it, so start or restart a supervisor, which publishes them: supervisor run"
+            return "the config has it, so start or restart a supervisor, which publishes to it: supervisor run"
         return f"start one that has it, or drop it with: supervisor dlq drop-sink {quote(self.sink)}"
 
     @property
@@ -359,6 +358,7 @@ class ConfigReloaded(NamedTuple):
 
 class ConfigRefused(NamedTuple):
     errors: tuple[str, ...]
+    by_plugin: bool = False  # one that is served does not load any more
 
 
 class StatusDumped(NamedTuple):

@@ -27,6 +27,7 @@ COMMANDS = (
     "call",
     "enqueue",
     "status",
+    "top",
     "jobs",
     "dlq",
     "queues",

@@ -14,6 +14,7 @@ from supervisor.cli.options import COUNT, SuggestingGroup, config_option, force_
 from supervisor.cli.store_access import once_available, use_store
 from supervisor.config.settings import Settings
 from supervisor.stores.protocol import Store
+from supervisor.stores.waiting import with_reasons
 from supervisor.text.names import did_you_mean_or_all
 from supervisor.text.units import counted
 
@@ -53,14 +54,13 @@ def _empty(settings: Settings) -> str:
 def show(id: int, as_json: bool) -> None:
     """Show everything about one dead letter."""
     settings = load_settings()
-    job, sinks = use_store(settings, lambda store: (store.get(id), store.stats()["sinks"]))
-    if job is None:
+    found = use_store(settings, lambda store: [*with_reasons(store, filter(None, [store.get(id)]), settings.dlq.names)])
+    if not found:
         raise UserMistake(f"no job {id}")
+    (job,) = found
     if job["dead_letter"] is None:
         raise UserMistake(f"job {id} is {job['state']}, not a dead letter")
     print_job(job, as_json)
-    if not as_json:
-        print_missing_sinks(settings, [row for row in sinks if row["sink"] in job["missing_sinks"]])
 
 
 @dlq.command()

@@ -11,7 +11,17 @@ import orjson
 
 from supervisor.cli.context import UserMistake, current_context, echo, load_settings
 from supervisor.cli.exit_codes import DONE
-from supervisor.cli.render import ago, clipped, due, print_block, print_fields, print_heading, print_json, print_table
+from supervisor.cli.render import (
+    ago,
+    clipped,
+    due,
+    last_error,
+    print_block,
+    print_fields,
+    print_heading,
+    print_json,
+    print_table,
+)
 from supervisor.cli.store_access import once_available, opened_store, use_store
 from supervisor.config.settings import Settings
 from supervisor.events import SinkMissing
@@ -119,15 +129,8 @@ def _row(job: dict[str, Any]) -> list[Any]:
     return [
         job["id"], job["handler"], job["queue"], job["state"], job["attempt"],
         due(job["due_at"]) if job["state"] in (JobState.SCHEDULED, JobState.READY) else "",
-        ago(job["finished_at"]), job["dead_letter"], ", ".join(job["missing_sinks"]), _last_error(job),
+        ago(job["finished_at"]), job["dead_letter"], ", ".join(job["missing_sinks"]), clipped(last_error(job)),
     ]  # fmt: skip
-
-
-def _last_error(job: dict[str, Any]) -> str:
-    if not job.get("errors"):
-        return ""
-    error = job["errors"][-1]
-    return clipped(": ".join(filter(None, (error.get("type") or error["cause"], error.get("message")))))
 
 
 def _print_error(error: dict[str, Any]) -> None:

@@ -79,7 +79,8 @@ def show(id: int, follows: bool, as_json: bool) -> int | None:
     if follows:
         with opened_store(load_settings()) as store:
             return follow(store, id, as_json)
-    found = use_store(load_settings(), lambda store: [*with_reasons(store, filter(None, [store.get(id)]))])
+    settings = load_settings()
+    found = use_store(settings, lambda store: [*with_reasons(store, filter(None, [store.get(id)]), settings.dlq.names)])
     if not found:
         raise UserMistake(f"no job {id}")
     print_job(found[0], as_json)

@@ -11,6 +11,7 @@ import click
 from supervisor.cli.context import CommandContext
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 from supervisor.text.strict_json import MAX_INTEGER
+from supervisor.text.units import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,3 +75,11 @@ def name_of(text: str) -> str:
     if not is_name(text):
         raise ValueError(f"expected {NAME}, got {text!r}")
     return text
+
+
+def seconds_of(text: str) -> float:
+    """Return the seconds of a number such as `0.5`, or of a duration such as `2s`."""
+    try:
+        return parse_duration(float(text))
+    except ValueError:
+        return parse_duration(text)

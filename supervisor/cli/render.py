@@ -118,10 +118,18 @@ def escaped(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
-def clipped(text: str) -> str:
+def clipped(text: str, limit: int = MAX_CLIPPED) -> str:
     """Return the text on one line of limited length, escaped."""
-    line = escaped(" ".join(text.split()))
-    return line if len(line) <= MAX_CLIPPED else f"{line[: MAX_CLIPPED - 1]}…"
+    line = escaped(" ".join(text[: 2 * limit].split()))
+    return line if len(line) <= limit else f"{line[: limit - 1]}…"
+
+
+def last_error(job: Mapping[str, Any]) -> str:
+    """Return the type and the message of the last failure of a job, or nothing."""
+    if not job.get("errors"):
+        return ""
+    error = job["errors"][-1]
+    return ": ".join(str(part) for part in (error.get("type") or error["cause"], error.get("message")) if part)
 
 
 def ago(stamp: str | None, now: datetime | None = None) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import click
 
 from supervisor.cli.context import echo, load_settings
 from supervisor.cli.job_output import progress_line
-from supervisor.cli.options import config_option, json_option
+from supervisor.cli.options import config_option, json_option, read_with, seconds_of
 from supervisor.cli.render import clipped, print_heading, print_json, print_table
+from supervisor.cli.status_check import check
 from supervisor.cli.store_access import use_store
+from supervisor.cli.watch import watch
+from supervisor.config.settings import Settings
 from supervisor.stores.problems import Present, problems, with_problems
 from supervisor.text.units import counted, format_duration
 
@@ -25,11 +29,36 @@ WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for", "progress"
 
 @click.command()
 @config_option
+@click.option(
+    "--check", "checks", is_flag=True, help="Print the problems only; exit with 0 if there are none, else with 1."
+)
+@click.option("--here", is_flag=True, help="With --check: of the supervisors of this host only.")
+@click.option(
+    "--watch",
+    "seconds",
+    metavar="[SECONDS]",
+    is_flag=False,
+    flag_value="2",
+    callback=read_with(seconds_of),
+    help="Show it again every so many seconds, by default 2, until Ctrl-C.",
+)
 @json_option
-def status(as_json: bool) -> None:
+def status(checks: bool, here: bool, seconds: float | None, as_json: bool) -> int | None:
     """Show every queue, every supervisor and the current job of each worker, the sinks of dead letters, and what keeps jobs from running."""
+    if checks + as_json + (seconds is not None) > 1 + (as_json and not checks):
+        raise click.UsageError("--check can't be combined with --watch or --json")
+    if here and not checks:
+        raise click.UsageError("--here is for --check only")
     settings = load_settings()
-    stats = use_store(settings, lambda store: store.stats())
+    if checks:
+        return check(settings, socket.gethostname() if here else None)
+    if seconds is not None:
+        return watch(settings, seconds, lambda stats: print_status(stats, settings, as_json), as_json)
+    print_status(use_store(settings, lambda store: store.stats()), settings, as_json)
+    return None
+
+
+def print_status(stats: dict[str, Any], settings: Settings, as_json: bool) -> None:
     if as_json:
         print_json(with_problems(stats, settings.dlq.names))
         return
@@ -72,8 +101,9 @@ def print_queues(queues: list[dict[str, Any]]) -> None:
 
 
 def _print_supervisors(stats: dict[str, Any]) -> None:
+    present = Present(stats)
     for each in stats["supervisors"]:
-        age = Present(stats).age(each)
+        age = present.age(each)
         seen = f"as it was {format_duration(age)} ago" if age > 0 else "as it was before the clock was set back"
         seen = "now" if abs(age) < 1 else seen
         holds = f", {counted(each['in_flight'], 'job')} in flight" if each["in_flight"] else ""
@@ -89,7 +119,7 @@ def _print_supervisors(stats: dict[str, Any]) -> None:
             )
         if each["workers"]:
             columns = [*WORKER_COLUMNS, "group"] if named else WORKER_COLUMNS
-            rows = [_worker_row(worker, max(0.0, age)) for worker in each["workers"]]
+            rows = [_worker_row(worker, present) for worker in each["workers"]]
             print_table(
                 columns,
                 [
@@ -105,16 +135,14 @@ def _group_line(group: dict[str, Any]) -> str:
     return f"{name}: {counted(group['count'], 'worker')}{limits}"
 
 
-def _worker_row(worker: dict[str, Any], age: float) -> list[Any]:
-    """Return the row of a worker that was announced `age` seconds ago: its job has run for so long since."""
+def _worker_row(worker: dict[str, Any], present: Present) -> list[Any]:
     job = worker.get("current_job") or {}
-    running = job.get("running_for")
     return [
         worker.get("pid"),
         worker.get("state"),
         job.get("job_id"),
         job.get("handler"),
         job["retry_count"] + 1 if "retry_count" in job else None,
-        format_duration(running + age) if running is not None else None,
+        format_duration(present.ran(job)) if job else None,
         clipped(progress_line(job["progress"])) if job.get("progress") else None,
     ]

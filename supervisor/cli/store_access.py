@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from supervisor.cli.context import UserMistake, current_context
+from supervisor.cli.context import UserMistake, code_of, current_context
+from supervisor.cli.exit_codes import UNAVAILABLE
 from supervisor.config.loading import without_config
 from supervisor.config.settings import Settings, path_of
-from supervisor.errors import StoreError
+from supervisor.errors import StoreError, StoreMissing
 from supervisor.stores.opening import BUILT_IN, attempts_while_unavailable, open_store
 
 if TYPE_CHECKING:
@@ -28,19 +29,29 @@ def use_store(settings: Settings, use: Callable[[Store], Result], *, create: boo
 @contextmanager
 def opened_store(settings: Settings, *, create: bool = False) -> Iterator[Store]:
     """Open the store, and close it at the end. Raises StoreError, also for a SQLite file that doesn't exist unless `create`."""
-    if settings.store.scheme == "memory":
-        raise StoreError("store: memory:// exists in one process only, so no other command can see its jobs")
-    file = settings.store_file
-    if file is not None and not create and is_absent(file):
-        if (wrong := _wrong_folder(settings)) is not None:
-            raise StoreError(f"{wrong}: name the config with -c FILE, or change the folder")
-        raise StoreError(f"no store yet: {file} does not exist; supervisor enqueue and supervisor run create it")
-    openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
-    store = once_available(lambda: open_store(settings.store, create=create, base=settings.base, openers=openers))
+    store = once_available(opener_of(settings, create=create))
     try:
         yield store
     finally:
         store.close()
+
+
+def opener_of(settings: Settings, *, create: bool = False) -> Callable[[], Store]:
+    """Return a function that opens the store, on any thread. It raises StoreMissing for a SQLite file that doesn't exist unless
+    `create`."""
+    if settings.store.scheme == "memory":
+        raise StoreError("store: memory:// exists in one process only, so no other command can see its jobs")
+    openers = {} if settings.store.scheme in BUILT_IN else _plugin_openers(settings)
+
+    def opened() -> Store:
+        file = settings.store_file
+        if file is not None and not create and is_absent(file):
+            if (wrong := _wrong_folder(settings)) is not None:
+                raise StoreError(f"{wrong}: name the config with -c FILE, or change the folder")
+            raise StoreMissing(f"no store yet: {file} does not exist; supervisor enqueue and supervisor run create it")
+        return open_store(settings.store, create=create, base=settings.base, openers=openers)
+
+    return opened
 
 
 def once_available(call: Callable[[], Result]) -> Result:
@@ -49,6 +60,11 @@ def once_available(call: Callable[[], Result]) -> Result:
         with attempt:
             result = call()
     return result
+
+
+def may_answer_later(error: StoreError) -> bool:
+    """Return whether the store is only unavailable, or not made yet: nobody has made a mistake."""
+    return isinstance(error, StoreMissing) or code_of(error) == UNAVAILABLE
 
 
 def is_absent(file: Path) -> bool:

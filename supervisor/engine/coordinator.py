@@ -21,6 +21,7 @@ from supervisor.engine.leases import Leases
 from supervisor.engine.limit_watch import LimitWatch
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.engine.maintenance import Maintenance, Pruner, Repairer, SinkWatch, WallClock
+from supervisor.engine.own_problems import OwnProblems
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.scaling import Scaling
@@ -61,8 +62,7 @@ class Coordinator:
         wall: Callable[[], float] = time.time, suspended: Callable[[], float] = seconds_suspended,
         limits: Limits = DEFAULT_LIMITS, executor: Executor | None = None,
     ) -> None:  # fmt: skip
-        ttl, now = settings.lease.ttl, loop.time
-        self.pool, self.writer, self.store_url = pool, writer, store.url
+        ttl, now, self.pool, self.writer, self.store_url = settings.lease.ttl, loop.time, pool, writer, store.url
         self.changes, self.tasks, self._executor = asyncio.Event(), BackgroundTasks(loop), executor
         self._store, self._bus, self._loop, self._on_dead_letter = store, bus, loop, on_dead_letter
         self.config = config = CurrentConfig(settings, reports)
@@ -86,6 +86,7 @@ class Coordinator:
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
         self.self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, suspects, bus, ttl, now)
         self._announcer = announcer = Announcer(writer, pool, leases, loop, self.self_report)
+        self.problems = OwnProblems(self.self_report, writer, self.fetcher, announcer, now).now
         self.scaling, pruner = Scaling(pool, buffers, bus, loop, limits.scaling), Pruner(writer, config, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(

@@ -56,6 +56,7 @@ class Claim:
     """The maximum of jobs with a known handler to keep: more were claimed only because many have an unknown one."""
     overtaking: bool
     """Some of its jobs may go before those that workers have and have not started."""
+    since: float  # by the loop's clock
     begun: bool = False
     cancelled: bool = False
 
@@ -215,6 +216,9 @@ class Fetcher:
         # The groups of workers that may find jobs in the store; None for all of them.
         self._groups_left: frozenset[str] | None = None
         self._pump_scheduled = False
+        self._held_back_since: float | None = None
+        self.claimed_at: float | None = None
+        """When the store last answered a claim, by the loop's clock."""
 
     def open(self) -> None:
         self.closed = False
@@ -236,6 +240,14 @@ class Fetcher:
     def quiet(self) -> bool:
         """Whether nothing is buffered, and the last claim left nothing claimable in the store."""
         return not len(self._buffers) and not self._claims and self._view.claimable is not Claimable.POSSIBLE
+
+    @property
+    def stalled_since(self) -> float | None:
+        """Since when, by the loop's clock, the answer to a claim is awaited, or no job may start because outcomes or leases wait for
+        the store. None if claims go on, or none is needed."""
+        if self._claims:
+            return self._claims[0].since
+        return None if self.closed else self._held_back_since
 
     # wake-ups
 
@@ -281,7 +293,10 @@ class Fetcher:
     def pump(self) -> None:
         """Dispatch buffered jobs, and claim more if there is room for them."""
         if not self._dispatcher.may_dispatch():
+            if self._held_back_since is None:
+                self._held_back_since = self._loop.time()
             return
+        self._held_back_since = None
         self._dispatcher.dispatch()
         if self.closed or self._view.claimable is not Claimable.POSSIBLE or self._intake.suspects.alone is not None:
             return
@@ -303,7 +318,7 @@ class Fetcher:
         self._view.claim_begins()
         unknown = min(MAX_UNKNOWN, 2 * self._intake.only_unknown) if want else 0
         demand = self._planner.demand(want + unknown, self._claims[0].by_group if self._claims else {})
-        claim = Claim(demand, self._loop.time, want, want if unknown else None, overtaking)
+        claim = Claim(demand, self._loop.time, want, want if unknown else None, overtaking, self._loop.time())
         self._claims.append(claim)
         claimed = self._writer.submit(claim, Purpose.CLAIM, lambda claimed: claimed.asked)
         claimed.add_done_callback(lambda future: self._claimed(future, claim))
@@ -315,7 +330,7 @@ class Fetcher:
             return
         if error is not None:
             raise error
-        claimed = future.result()
+        claimed, self.claimed_at = future.result(), self._loop.time()
         self._note_left_in_store(claimed)
         if claimed.leases:
             self._intake.hold(claimed.leases)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from supervisor.engine.leases import Leases
@@ -14,6 +14,10 @@ from supervisor.engine.tasks import report_error
 from supervisor.stores.records import Presence
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import State, WorkerSlot
+
+WATCHED_SECONDS, WATCHED_INTERVAL = 30.0, 2.0
+"""For so long after somebody has asked whether the supervisor is ready, its row is written at this interval: an idle supervisor
+would otherwise not notice for long that the store takes no writes."""
 
 
 @dataclass(eq=False)
@@ -27,6 +31,7 @@ class Announcer:
     _self_report: SelfReport
     _last: tuple[Any, ...] = ()
     _announced_at: float = 0.0
+    _watched_until: float = 0.0
 
     def presence(self, state: str) -> Presence:
         """Return the row; `state` is that of the supervisor."""
@@ -55,6 +60,9 @@ class Announcer:
                 busy.add(slot.process.pid)
                 yield slot
 
+    def watched(self) -> None:
+        self._watched_until = self._loop.time() + WATCHED_SECONDS
+
     def clock_stepped(self) -> None:
         """Write the row soon: it has a time by the clock of before."""
         self._last = ()
@@ -67,13 +75,27 @@ class Announcer:
         workers = [(slot.process.pid, slot.state, slot.current and slot.current[:2]) for slot in self._pool.slots]
         row = self.presence(state)
         current = (state, workers, [*self._pool.stuck], [lease[:2] for lease in running], row.about)
-        if current == self._last and now - self._announced_at < ttl / 3:
+        interval = ttl / 3 if now > self._watched_until else min(ttl / 3, WATCHED_INTERVAL)
+        if current == self._last and now - self._announced_at < interval:
             return
         self._last, self._announced_at = current, now
-        self._writer.submit(lambda store: store.announce(row), Purpose.ANNOUNCE).add_done_callback(report_error)
+        written = self._writer.submit(
+            lambda store: store.announce(_aged(row, self._loop.time() - now)), Purpose.ANNOUNCE
+        )
+        written.add_done_callback(report_error)
         if running:
             marks = self._writer.submit(lambda store: store.extend((), ttl, running), Purpose.EXTEND)
             marks.add_done_callback(report_error)
+
+
+def _aged(row: Presence, seconds: float) -> Presence:
+    """Return a row that is written so many seconds after it was made: the store may have been locked until now."""
+    workers = [
+        worker if (job := worker["current_job"]) is None
+        else {**worker, "current_job": {**job, "running_for": round(job["running_for"] + seconds, 6)}}
+        for worker in row.workers
+    ]  # fmt: skip
+    return replace(row, workers=workers)
 
 
 def _state(slot: WorkerSlot) -> str:

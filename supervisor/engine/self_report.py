@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from supervisor import events
@@ -27,6 +28,8 @@ STARTING_SECONDS = 10.0
 MAX_PROBLEMS = 50
 MAX_HANDLERS = 1000  # that are announced; more are left unknown
 MAX_MESSAGE = 500
+REFUSED = "refused"
+"""Of problems of a reload."""
 
 
 @dataclass(eq=False)
@@ -54,21 +57,32 @@ class SelfReport:
             self._bus.subscribe(react, kind)
 
     def about(self) -> dict[str, Any]:
-        settings = self._config.settings
-        problems = [*self._plugins(), *self._by_event.values(), *self._workers(), *self._sinks()][:MAX_PROBLEMS]
-        mask = Mask(settings.secrets)
+        settings, shown = self._config.settings, self._shown()
         return {
             "queues": None if settings.workers.queues is None else sorted(settings.workers.queues),
             "groups": self._groups(),
             "handlers": sorted(self._config.handlers) if len(self._config.handlers) <= MAX_HANDLERS else None,
             "async_handlers": sorted(self._config.async_handlers)[:MAX_HANDLERS],
             "lease_ttl": self._ttl,
-            "problems": [it._replace(message=printable(mask(it.message))[:MAX_MESSAGE])._asdict() for it in problems],
+            "problems": [it._asdict() for it in self.problems()],
             "missing_handlers": self._unknown_handlers.missing()[:MAX_PROBLEMS],
             "held_retries": self._held_retries(),
             "spent_budgets": self._decider.spent_budgets(),
+            "failing_sinks": {sink: shown(error) for sink, error in islice(self.failing_sinks.items(), MAX_PROBLEMS)},
             "runs_alone": self._suspects.alone,
         }
+
+    def problems(self) -> list[Problem]:
+        found = [*self._plugins(), *self._by_event.values(), *self._workers(), *self._sinks()][:MAX_PROBLEMS]
+        return self.masked(found)
+
+    def masked(self, problems: Iterable[Problem]) -> list[Problem]:
+        shown = self._shown()
+        return [it._replace(message=shown(it.message)) for it in problems]
+
+    def _shown(self) -> Callable[[str], str]:
+        mask = Mask(self._config.settings.secrets)
+        return lambda message: printable(mask(message))[:MAX_MESSAGE]
 
     def blocked(self) -> bool:
         """Return whether no job runs and none can start or end: the store is unavailable or refuses that, or workers fail to start."""
@@ -154,10 +168,7 @@ class SelfReport:
                 "forkserver", "", f"the forkserver {it.how}: no worker can be started", "look at the log",
             ),
             events.ForkserverStarted: lambda _: self._end("forkserver", ""),
-            events.ConfigRefused: lambda it: self._begin(
-                "config", "refused", f"the reload was refused, and the old configuration stays: {'; '.join(it.errors)}",
-                "correct it, and send HUP again; supervisor check finds mistakes of the config and of imports, the log those of hooks",
-            ),
+            events.ConfigRefused: self._refused,
             events.ConfigReloaded: self._reloaded,
             events.WorkerExited: self._worker_exited,
         }  # fmt: skip
@@ -169,8 +180,20 @@ class SelfReport:
     def _end(self, kind: str, of: str) -> None:
         self._by_event.pop((kind, of), None)
 
+    def _refused(self, event: events.ConfigRefused) -> None:
+        self._forget_refusal()
+        self._begin(
+            "plugin" if event.by_plugin else "config", REFUSED,
+            f"the reload was refused, and the old configuration stays: {'; '.join(event.errors)}",
+            "correct it, and send HUP again; supervisor check finds mistakes of the config and of imports, the log those of hooks",
+        )  # fmt: skip
+
+    def _forget_refusal(self) -> None:
+        self._end("config", REFUSED)
+        self._end("plugin", REFUSED)
+
     def _reloaded(self, event: events.ConfigReloaded) -> None:
-        self._end("config", "refused")
+        self._forget_refusal()
         self._end("restart", "")
         if event.needs_restart:
             message = f"a restart is needed for: {', '.join(event.needs_restart)}"

@@ -125,13 +125,20 @@ class Writer:
     def __init__(
         self, store: Store, loop: asyncio.AbstractEventLoop, bus: Bus,
         executor: Callable[[Writer], Executor] | None = None, pauses: WriterPauses = USUAL_PAUSES,
+        on_commit: Callable[[float], None] = lambda seconds: None,
     ) -> None:  # fmt: skip
         self.outages = 0
         """The number of times when the store was unavailable or refused calls, so that others may not have extended leases."""
+        self.asked_at: float | None = None
+        """Since when the store has been asked for the answer that is awaited now, by the loop's clock."""
+        self.answered_at = loop.time()
+        """When the store last did what it was asked for."""
+        self.unavailable_because = ""
         self._store = store
         self._loop = loop
         self._bus = bus
         self._pauses = pauses
+        self._on_commit = on_commit  # called on the thread, with the seconds that a commit took
         self._queue: SimpleQueue[list[Work[Any]] | None] = SimpleQueue()
         self._gathered: list[Work[Any]] = []
         self._give_up = threading.Event()
@@ -255,15 +262,18 @@ class Writer:
 
     def _attempt(self, works: list[Work[Any]], brief: bool = False) -> Exception | None:
         """Do all in one commit, or nothing; return the error."""
-        began = self._loop.time()
+        self.asked_at = began = self._loop.time()
         try:
             with self._store.transaction(single=len(works) == 1, brief=brief):
                 for work in works:
                     work.result = work.call(self._store)
         except Exception as error:
+            self.asked_at = None
             if isinstance(error, StoreUnavailable) and self._loop.time() - began > MAX_RETRY:
                 self._note_long_try(error, began)
             return error
+        self.asked_at, self.answered_at = None, self._loop.time()
+        self._on_commit(self.answered_at - began)
         self._note_available()
         if self._reported:
             done = {work.purpose for work in works if work.did_work is None or work.did_work(work.result)}
@@ -326,7 +336,7 @@ class Writer:
 
     def _unavailability(self) -> StoreUnavailable | None:
         """Return the error if the store can't begin and commit a minimal transaction. A long wait for that is an outage."""
-        began = time.monotonic()
+        self.asked_at = began = self._loop.time()
         try:
             with self._store.transaction():
                 self._store.clock()
@@ -334,7 +344,9 @@ class Writer:
             return error
         except Exception:
             return None  # a try of each work shows which one fails
-        if time.monotonic() - began > MAX_RETRY:
+        finally:
+            self.asked_at = None
+        if self._loop.time() - began > MAX_RETRY:
             self.outages += 1
         self._note_available()
         return None
@@ -343,6 +355,7 @@ class Writer:
         if isinstance(error, StoreReplaced) and not self._lost:
             self._lost = True
             self._call_on_loop(self._bus.emit, StoreLost(str(error)))
+        self.unavailable_because = str(error)
         if self._unavailable_since is None:
             self._unavailable_since = since
             if not self._lost:

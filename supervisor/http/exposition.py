@@ -1,15 +1,21 @@
-"""The metrics in the text format of Prometheus."""
+"""The metrics in the text formats of Prometheus and of OpenMetrics, rendered on a thread of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+from supervisor.http.gauges import Gauges
+from supervisor.http.view import View
+from supervisor.threads import started_executor
+
+Encoder = Callable[[CollectorRegistry], bytes]
 
 
 class Described(NamedTuple):
@@ -32,6 +38,8 @@ METRICS = {
     "supervisor_queue_depth": Described(_GAUGE, ("queue", "tier"), "Ready jobs, as seen at the last claim."),
     "supervisor_wait_time_seconds": Described(_HISTOGRAM, (), "Time from the due time of a job to its claim."),
     "supervisor_run_time_seconds": Described(_HISTOGRAM, ("handler",), "Time that an attempt ran."),
+    "supervisor_latency_seconds": Described(_HISTOGRAM, (), "Time from the last due time of a job to its end."),
+    "supervisor_store_commit_seconds": Described(_HISTOGRAM, (), "Time that a commit to the store took."),
     "supervisor_leases_recovered_total": Described(_COUNTER, (), "Leases of lost owners that were recovered."),
     "supervisor_stale_outcomes_total": Described(_COUNTER, (), "Outcomes and leases that the store refused as stale."),
     "supervisor_workers_killed_total": Described(_COUNTER, ("cause",), "Workers that were killed or crashed."),
@@ -41,15 +49,65 @@ METRICS = {
     ),
     "supervisor_hook_failures_total": Described(_COUNTER, ("hook",), "Hooks that raised an exception."),
     "supervisor_dropped_total": Described(_COUNTER, ("queue",), "Events that were dropped because a queue was full."),
+    "supervisor_build_info": Described(_GAUGE, ("version", "python"), "The versions of the supervisor and of Python."),
+    "supervisor_start_time_seconds": Described(_GAUGE, (), "When the supervisor started, since the epoch."),
+    "supervisor_ready": Described(_GAUGE, (), "1 if the supervisor claims and runs jobs, as /readyz."),
+    "supervisor_not_ready": Described(_GAUGE, ("reason",), "1 for each reason of /readyz."),
+    "supervisor_last_claim_timestamp_seconds": Described(_GAUGE, (), "When the store last answered a claim."),
+    "supervisor_last_commit_timestamp_seconds": Described(_GAUGE, (), "When the store last did what it was asked for."),
+    "supervisor_store_available": Described(_GAUGE, (), "1 if the store takes calls, else 0."),
+    "supervisor_leases": Described(_GAUGE, (), "Leases that this supervisor holds."),
+    "supervisor_oldest_ready_seconds": Described(
+        _GAUGE, ("queue", "tier"), "Time since the due time of the ready job that waits longest, in the store."
+    ),
+    "supervisor_dead_letters_pending": Described(_GAUGE, ("sink",), "Dead letters that wait for a sink, in the store."),
+    "supervisor_workers": Described(_GAUGE, ("group", "state"), "Workers by their state."),
+    "supervisor_workers_wanted": Described(_GAUGE, ("group",), "Workers that there should be."),
+    "supervisor_workers_memory_bytes": Described(_GAUGE, ("group",), "Resident memory of all workers."),
+    "supervisor_largest_worker_memory_bytes": Described(_GAUGE, ("group",), "Resident memory of the largest worker."),
 }
-"""The metrics of `Metrics.snapshot` by name."""
+"""The metrics of `Metrics` and of `Gauges` by name."""
 
 
-def exposition(snapshot: Mapping[str, Any]) -> bytes:
-    """Return the metrics of `Metrics.snapshot` as text. A metric without a value yet has no sample."""
+class Rendered(NamedTuple):
+    text: bytes
+    content_type: str
+
+
+class Exposition:
+    """Answers scrapes. The loop only takes the figures; those who ask at the same time share one rendering."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._executor = started_executor(1)
+        self._started = time.time()
+        self._gauges: Gauges | None = None
+        self._under_way: dict[str, asyncio.Task[Rendered]] = {}
+
+    async def answer(self, accept: str) -> Rendered:
+        """Return all metrics in the format that the header Accept asks for."""
+        encoder, content_type = choose_encoder(accept)
+        task = self._under_way.get(content_type)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._render(encoder, content_type))
+            self._under_way[content_type] = task
+            task.add_done_callback(lambda _: self._under_way.pop(content_type))
+        return await asyncio.shield(task)
+
+    async def _render(self, encoder: Encoder, content_type: str) -> Rendered:
+        loop = asyncio.get_running_loop()
+        if self._gauges is None:
+            self._gauges = Gauges(self._view, loop, self._started)
+        gauges, counted = await self._gauges.snapshot(), self._view.metrics()
+        text = await loop.run_in_executor(self._executor, lambda: exposition({**counted, **gauges()}, encoder))
+        return Rendered(text, content_type)
+
+
+def exposition(snapshot: Mapping[str, Any], encoder: Encoder) -> bytes:
+    """Return these metrics as text. One without a value yet has no sample."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Snapshot(snapshot))
-    return generate_latest(registry)
+    return encoder(registry)
 
 
 class _Snapshot(Collector):

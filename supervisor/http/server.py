@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any
 
 import uvicorn
@@ -15,13 +17,18 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from supervisor.config.settings import HttpSettings
 from supervisor.errors import ConfigError
+from supervisor.http.access import MAX_HEADERS
+from supervisor.telemetry.rate_limit import RateLimit
 from supervisor.text.os_errors import reason
 
 MAX_CONNECTIONS = 100
 """More get the status 503 and are closed: a supervisor has descriptors for workers to keep."""
-MAX_HEADERS = 16_384  # bytes of the request line and all headers
+MAX_UNANSWERED = 150
+"""More connections are closed at once."""
+MAX_OF_ONE_ADDRESS = 50
+"""So that no other machine can use up all connections. This machine may, since a proxy on it stands for many."""
 REQUEST_SECONDS = 10.0
-"""A connection that has not sent its first request by then is closed, and so is one that has waited for as long for the next."""
+"""A connection that has not sent a complete request by then, or has taken nothing of an answer for as long, is closed."""
 CLOSE_SECONDS = 1.0
 
 
@@ -30,6 +37,7 @@ class HttpServer:
 
     def __init__(self, settings: HttpSettings) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+        logging.getLogger("uvicorn.error").addFilter(_FEW_WARNINGS)
         self._socket = _bound(settings)
         self.address = settings.listen._replace(port=int(self._socket.getsockname()[1]))
         """With the port that the system has chosen if the config has port 0."""
@@ -56,6 +64,20 @@ class HttpServer:
         self._socket.close()
 
 
+class _FewWarnings(logging.Filter):
+    """Lets each warning of uvicorn, which clients cause, through once a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limit = RateLimit(time.monotonic)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno != logging.WARNING or self._limit.allow(record.msg) is not None
+
+
+_FEW_WARNINGS = _FewWarnings()
+
+
 class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -64,19 +86,66 @@ class _Server(uvicorn.Server):
 
 
 class _Connection(H11Protocol):
-    """A connection that is closed unless its first request is complete in time: uvicorn has no limit for that."""
+    """A connection that is closed unless each request is complete in time and its answer is read: uvicorn limits only
+    the silence between two requests."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._deadline = self.loop.call_later(REQUEST_SECONDS, self._close_without_request)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+        self._expect_request()
+        if self._is_too_many():
+            transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
         super().connection_lost(exc)
 
-    def _close_without_request(self) -> None:
-        if self.cycle is None:
-            self.transport.close()
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading(self.transport.get_write_buffer_size() + 1)
+
+    def resume_writing(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        super().resume_writing()
+
+    def _expect_reading(self, unread: int) -> None:
+        """Close a connection whose client takes nothing of an answer that is not complete, such as a stream."""
+        if (left := self.transport.get_write_buffer_size()) < unread:
+            self._reading = self.loop.call_later(REQUEST_SECONDS, self._expect_reading, left)
+        else:
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        self._expect_request()
+        super().on_response_complete()
+
+    def _expect_request(self, unread: int = 0) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._deadline = self.loop.call_later(REQUEST_SECONDS, self._close_unless_used, unread)
+
+    def _close_unless_used(self, unread: int) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            return  # a request is answered; this begins again then
+        left = self.transport.get_write_buffer_size()
+        if left and (not unread or left < unread):  # it reads the answer, slowly
+            self._expect_request(left)
+        else:
+            self.transport.abort()
+
+    def _is_too_many(self) -> bool:
+        if len(self.connections) > MAX_UNANSWERED:
+            return True
+        peer = self.client and self.client[0]
+        if not peer or ip_address(peer.partition("%")[0]).is_loopback:
+            return False
+        clients = (getattr(each, "client", None) for each in self.connections)
+        return [client and client[0] for client in clients].count(peer) > MAX_OF_ONE_ADDRESS
 
 
 def _bound(settings: HttpSettings) -> socket.socket:

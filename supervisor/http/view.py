@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
+from supervisor.engine.own_problems import unavailable_store
 from supervisor.errors import StoreUnavailable
 from supervisor.http.reading import Reader
 from supervisor.stores.protocol import Store
+from supervisor.telemetry.history import Numbers
+from supervisor.text.redaction import Mask
 
 Result = TypeVar("Result")
+
+
+class Steering(Protocol):
+    """Changes this supervisor as signals do."""
+
+    def keeps_size(self) -> str | None:
+        """Return why the number of workers can't be changed now, or None."""
+
+    def resize(self, by: int) -> str:
+        """Have so many workers more. Return the number as text."""
+
+    def drain(self, reason: str) -> None:
+        """End the supervisor, as TERM does."""
 
 
 @dataclass
@@ -24,13 +40,22 @@ class View:
     metrics: Callable[[], dict[str, Any]]
     engine: Coordinator | None = None
     reader: Reader | None = None
+    history: Callable[[], Mapping[str, Numbers]] = dict
+    end_streams: Callable[[], Awaitable[None]] | None = None
+    owner: str = ""
+    store_error: str = ""  # while the store that is to be joined is unavailable
+    steering: Steering | None = None
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what keeps this supervisor from its work, as `status --json` has it."""
-        if self.engine is None:
-            return []
-        found: list[dict[str, Any]] = self.engine.self_report.about()["problems"]
-        return found
+        if self.engine is not None:
+            return [problem._asdict() for problem in self.engine.problems()]
+        error = Mask(self.settings().secrets)(self.store_error)
+        return [unavailable_store(error)._asdict()] if error else []
+
+    def own_status(self) -> dict[str, Any] | None:
+        """Return the row of this supervisor as it is now, not as the store has it."""
+        return None if self.engine is None else self.engine.status(self.owner, self.state())
 
     async def read(self, call: Callable[[Store], Result]) -> Result:
         """Return what `call` returns for the store. Raises StoreError."""

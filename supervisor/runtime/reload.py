@@ -59,12 +59,13 @@ class Reloader:
         old, new = forkservers.newest, forkservers.add(settings)
         try:
             reports = await new.start()
-            refused = engine.config.newly_broken(reports) or await engine.first_worker(settings, new)
+            broken = engine.config.newly_broken(reports)
+            refused = broken or await engine.first_worker(settings, new)
         except NoForkserver as error:
-            refused = (str(error),)
+            broken, refused = (), (str(error),)
         if refused:
             await forkservers.remove(new)
-            self._bus.emit(ConfigRefused(refused))
+            self._bus.emit(ConfigRefused(refused, bool(broken)))
             return
         changed = changed_keys(self.settings, settings)
         plugins = self._plugin_files.reloaded(digests, engine.config.reports, reports)

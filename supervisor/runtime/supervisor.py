@@ -32,6 +32,7 @@ from supervisor.runtime.registration import Registration
 from supervisor.runtime.reload import Reloader
 from supervisor.runtime.shutdown import ExitCode, Parts, Serving, Shutdown
 from supervisor.runtime.signals import DRAIN, SignalInbox, StopRequest
+from supervisor.runtime.steering import STOPPING, Steering
 from supervisor.runtime.systemd import SystemdNotifier
 from supervisor.runtime.tasks import cancel, run_every, start_task
 from supervisor.runtime.terminal import Terminal
@@ -39,7 +40,6 @@ from supervisor.runtime.web import serve
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
-from supervisor.text.units import counted
 from supervisor.threads import started_executor
 from supervisor.workers.blame import HOST
 from supervisor.workers.pool import Pool
@@ -50,7 +50,6 @@ PERIOD = 1.0  # seconds between two calls of the engine's timer
 SWITCH_INTERVAL = 0.00002  # seconds
 THREADS = 2  # for calls that may block: of the store's notifications, and of the files of a config
 NEW_OBJECTS = 50_000  # between two garbage collections
-STOPPING = "ignored: the supervisor is stopping"
 
 
 class Supervisor:
@@ -98,13 +97,16 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self._stop.handle_fault)
         parts = self._make_parts(loop)
+        steering = Steering(parts.pool, self._stop)
         if self.settings.http is not None:
             parts.web = serve(self.settings.http, lambda: self.state, lambda: self.settings, self.metrics.snapshot)
+            parts.web.steer(self.owner, steering)
+            self.bus.subscribe(parts.web.store_changed, events.StoreBecameUnavailable, events.StoreAvailableAgain)
         inbox = SignalInbox(loop, self._stop, {
             signal.SIGHUP: self._on_hangup,
             signal.SIGUSR1: lambda: self._emit_status(parts),
-            signal.SIGTTIN: lambda: self._resize(parts.pool, +1),
-            signal.SIGTTOU: lambda: self._resize(parts.pool, -1),
+            signal.SIGTTIN: lambda: _resize(steering, +1),
+            signal.SIGTTOU: lambda: _resize(steering, -1),
         }, self.bus.emit)  # fmt: skip
         try:
             await self._stop.run_until_requested(self._start(parts, inbox))
@@ -197,7 +199,7 @@ class Supervisor:
         self, parts: Parts, store: Store, reports: Sequence[SourceReport], runners: Sequence[SinkRunner]
     ) -> Serving:
         loop = asyncio.get_running_loop()
-        writer = Writer(store, loop, self.bus)
+        writer = Writer(store, loop, self.bus, on_commit=self.metrics.store_committed)
         dead_letters = DeadLetterPublisher(writer, runners, self.bus, loop)
         engine = Coordinator(
             store, parts.pool, self.settings, reports, self.bus, loop, writer, random=random,
@@ -249,18 +251,9 @@ class Supervisor:
             self._stop.request("its terminal was closed")
             return f"its terminal was closed; {DRAIN}"
         if self._stop.requested.is_set():
-            return STOPPING
+            return f"ignored: {STOPPING}"
         self._reloader.requested.set()
         return "reload"
-
-    def _resize(self, pool: Pool, by: int) -> str:
-        if self._stop.requested.is_set():
-            return STOPPING
-        if not pool.others.size.max:
-            return "ignored: all queues that are served here are in workers.groups"
-        pool.resize(max(1, pool.others.size.max + by))
-        size = pool.others.size
-        return counted(size.max, "worker") if size.is_fixed else f"{size.text} workers"
 
     def _emit_status(self, parts: Parts) -> str:
         if parts.serving is None:
@@ -284,6 +277,11 @@ class Supervisor:
         parts.hooks.call("supervisor_stopping", reason=reason)
         shutdown = Shutdown(parts, self._stop, self.bus, self.settings.shutdown.grace)
         return await shutdown.run(drain=self._drain)
+
+
+def _resize(steering: Steering, by: int) -> str:
+    reason = steering.keeps_size()
+    return f"ignored: {reason}" if reason else steering.resize(by)
 
 
 def _tune_the_interpreter() -> None:

@@ -11,19 +11,21 @@ from supervisor.config.settings import HttpSettings, Settings
 from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.tasks import report_error
 from supervisor.errors import ConfigError
+from supervisor.events import StoreAvailableAgain, StoreBecameUnavailable
 from supervisor.plugins.manager import PluginManager
+from supervisor.runtime.tasks import run_every, start_task
 from supervisor.stores.opening import BUILT_IN, open_store
 
 if TYPE_CHECKING:
     from supervisor.http.server import HttpServer
-    from supervisor.http.view import View
+    from supervisor.http.view import Steering, View
 
 EXTRA = "http: expected the packages of its extra; install them with: pip install 'job-supervisor[web]'"
 
 
 class Web:
-    def __init__(self, server: HttpServer, view: View) -> None:
-        self._server, self._view = server, view
+    def __init__(self, server: HttpServer, view: View, sampling: asyncio.Task[None]) -> None:
+        self._server, self._view, self._sampling = server, view, sampling
 
     def join(self, engine: Coordinator, plugins: PluginManager) -> None:
         """From now on the store is joined, and jobs are claimed soon."""
@@ -40,7 +42,16 @@ class Web:
             asyncio.get_running_loop(),
         )
 
+    def steer(self, owner: str, steering: Steering) -> None:
+        self._view.owner, self._view.steering = owner, steering
+
+    def store_changed(self, event: StoreBecameUnavailable | StoreAvailableAgain) -> None:
+        self._view.store_error = event.error if isinstance(event, StoreBecameUnavailable) else ""
+
     async def close(self) -> None:
+        self._sampling.cancel()
+        if self._view.end_streams is not None:
+            await self._view.end_streams()
         await self._server.close()
         if self._view.reader is not None:
             self._view.reader.close()
@@ -55,12 +66,15 @@ def serve(
         from supervisor.http.app import application
         from supervisor.http.server import HttpServer
         from supervisor.http.view import View
+        from supervisor.telemetry.history import PERIOD, History
     except ImportError as error:
         raise ConfigError([f"{EXTRA} ({error})"]) from None
-    view, server = View(state, settings, metrics), HttpServer(http)
+    history = History(metrics)
+    view, server = View(state, settings, metrics, history=history.series), HttpServer(http)
     logging.getLogger("supervisor").info("HTTP: http://%s", server.address)
     server.start(application(view, http)).add_done_callback(_report)
-    return Web(server, view)
+    history.sample()
+    return Web(server, view, start_task(run_every(PERIOD, history.sample)))
 
 
 def _report(serving: asyncio.Task[None]) -> None:

@@ -12,6 +12,7 @@ MAX_TIME = 2**60
 """Microseconds from the epoch, either way: 36,500 years."""
 LAST_TIME = 2**63 - 1
 """In microseconds, behind every time that a store can keep."""
+LAST_ID = 2**63 - 1
 MAX_TOKEN = 2**62
 MAX_EXPIRED_COUNT = 2**30
 MAX_DEAD_LETTER_TOKEN = MAX_TOKEN + MAX_TOKEN // 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from supervisor.config.settings import RetentionSettings
@@ -96,17 +97,19 @@ class BatchedCommands:
     ) -> None:
         self._changes, self._transaction, self._notify = changes, transaction, notify
 
-    def cancel(self, ids: Sequence[int]) -> OperatorResult:
-        return self._change(ids, refuse_cancel, self._cancel)
+    def cancel(self, ids: Sequence[int], *, only: JobState | None = None) -> OperatorResult:
+        return self._change(ids, _if_still(only, refuse_cancel), self._cancel)
 
-    def retry(self, ids: Sequence[int], force: bool = False) -> OperatorResult:
-        return self._change(ids, lambda state, dead_letter: refuse_retry(state, dead_letter, force), self._retry)
+    def retry(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
+        return self._change(ids, _if_still(only, partial(refuse_retry, force=force)), self._retry)
 
-    def redrive(self, ids: Sequence[int] | None, force: bool = False) -> OperatorResult:
-        return self._change(ids, lambda state, dead_letter: refuse_redrive(state, dead_letter, force), self._redrive)
+    def redrive(
+        self, ids: Sequence[int] | None, force: bool = False, *, only: JobState | None = None
+    ) -> OperatorResult:
+        return self._change(ids, _if_still(only, partial(refuse_redrive, force=force)), self._redrive)
 
-    def delete(self, ids: Sequence[int], force: bool = False) -> OperatorResult:
-        return self._change(ids, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self._delete)
+    def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
+        return self._change(ids, _if_still(only, partial(refuse_delete, force=force)), self._delete)
 
     def purge(self, force: bool = False) -> OperatorResult:
         return self._change(None, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self._delete)
@@ -206,6 +209,15 @@ class BatchedCommands:
         for (old, queue, old_tier), n in Counter((it.state, it.queue, it.tier) for it in targets).items():
             self._changes.count(old, queue, old_tier, -n)
             self._changes.count(state, queue, old_tier if tier is None else tier, n)
+
+
+def _if_still(only: JobState | None, refusal: Refusal) -> Refusal:
+    """Return the refusal of jobs that are not in the state `only`, and otherwise that of `refusal`."""
+    if only is None:
+        return refusal
+    return lambda state, dead_letter: (
+        refusal(state, dead_letter) if state is only else f"not {only.value} any more, but {state.value}"
+    )
 
 
 def refuse_cancel(state: JobState, dead_letter: str | None) -> str | None:

@@ -46,6 +46,11 @@ class Present:
         """Return the seconds from the time of the status to another time."""
         return (datetime.fromisoformat(stamp) - datetime.fromisoformat(self._at)).total_seconds()
 
+    def ran(self, current_job: Row) -> float:
+        """Return for how many seconds a current job of a worker has run by now."""
+        ran, since = float(current_job["running_for"]), current_job.get("running_since")
+        return max(ran, -self.until(since)) if since else ran
+
     def serving(self, queue: str) -> list[Row]:
         return [each for each in self.live if each["queues"] is None or queue in each["queues"]]
 

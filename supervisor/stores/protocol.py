@@ -17,6 +17,7 @@ from supervisor.config.settings import RetentionSettings
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.job_reports import JobReport
+from supervisor.stores.oldest import OldestReady
 from supervisor.stores.records import (
     ClaimRequest,
     DeadLetter,
@@ -28,6 +29,7 @@ from supervisor.stores.records import (
     PruneRun,
     Resolve,
 )
+from supervisor.stores.search import MAX_FAILURES, USUAL, FoundJobs, JobFilter, SearchLimits
 from supervisor.stores.sinks import Sinks
 
 
@@ -142,6 +144,10 @@ class Queries(Protocol):
     def stats(self) -> dict[str, Any]:
         """Return the object that `status --json` prints: `queues`, `supervisors` and `sinks`."""
 
+    def oldest_ready(self, limit: int) -> list[OldestReady]:
+        """Return, for the queues and tiers with most ready jobs, `limit` at most, how long the job has waited that was due first.
+        Paused queues are left out. Of each only the first jobs of the lowest priorities are looked at: see `stores.oldest`."""
+
     def remaining(
         self,
         served: frozenset[str] | None,
@@ -178,23 +184,36 @@ class Queries(Protocol):
         finds the jobs; the iterator reads them, some at a time, and leaves out those that are deleted meanwhile. With `brief`,
         payload, headers and result may be left out, and all errors but the last."""
 
+    def find_jobs(
+        self, where: JobFilter, *, before: str | None = None, limit: int = 100, limits: SearchLimits = USUAL
+    ) -> FoundJobs:
+        """Find one page of jobs, read as `list_jobs` does with `brief`: those with the highest ids first, or those that finished
+        last if `where.by_finish`. `before` is the `next` of the page before. Raises ValueError if it is no such cursor."""
+
+    def failures(self, limit: int, among: int = MAX_FAILURES) -> list[dict[str, Any]]:
+        """Return the first `limit` groups of the `among` newest failed jobs by `handler`, and by `type` and `cause` of their last
+        error, the largest first: each also with `count`, `last_at`, `example_id` and `message`, those of its newest job."""
+
     def paused(self) -> frozenset[str]: ...
 
 
 class OperatorCommands(Protocol):
     """Commands change many jobs in batches, with a commit for each: a call that raises StoreUnavailable may have changed some;
-    the same call refuses these when it is repeated. Supervisors are notified of each change but `prune`."""
+    the same call refuses these when it is repeated. Supervisors are notified of each change but `prune`. With `only`, jobs in
+    another state are refused: they have changed since they were found."""
 
-    def cancel(self, ids: Sequence[int]) -> OperatorResult: ...
+    def cancel(self, ids: Sequence[int], *, only: JobState | None = None) -> OperatorResult: ...
 
-    def retry(self, ids: Sequence[int], force: bool = False) -> OperatorResult:
+    def retry(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
         """Make scheduled jobs due now, and failed and cancelled ones fresh; with `force` also succeeded ones, and those with a
         pending dead letter."""
 
-    def redrive(self, ids: Sequence[int] | None, force: bool = False) -> OperatorResult:
+    def redrive(
+        self, ids: Sequence[int] | None, force: bool = False, *, only: JobState | None = None
+    ) -> OperatorResult:
         """Make dead letters fresh, all of them if `ids` is None; pending ones only with `force`. Other jobs are refused."""
 
-    def delete(self, ids: Sequence[int], force: bool = False) -> OperatorResult: ...
+    def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult: ...
 
     def purge(self, force: bool = False) -> OperatorResult: ...
 

@@ -19,6 +19,7 @@ ABOUT: Mapping[str, Any] = {
     "missing_handlers": [],  # of jobs that it claimed lately
     "held_retries": [],  # queues that have as many retries in flight as they may
     "spent_budgets": [],  # queues whose budget of retries is used up
+    "failing_sinks": {},  # the last error of each sink that does not accept dead letters
     "runs_alone": None,  # the id of the suspect beside which no other job may start now
 }
 """The facts that a supervisor announces of itself, with the value of each until then."""
@@ -43,7 +44,19 @@ def supervisor_dict(
     known = {**row._asdict(), "seen_at": iso(row.seen_at), "lease_until": iso(row.lease_until)}
     if gone:
         return {**known, "state": "gone", "workers": [], "sinks": [], **ABOUT}
-    return {**known, "workers": list(workers), "sinks": sorted(sinks), **ABOUT, **about}
+    shown = [_with_running_since(worker, row.seen_at) for worker in workers]
+    return {**known, "workers": shown, "sinks": sorted(sinks), **ABOUT, **about}
+
+
+def _with_running_since(worker: Any, seen_at: int) -> Any:
+    """Return a worker with the time at which its job has started. The row has for how long the job had run when it was written,
+    and this time is by the clock of the store, whatever the clock of the supervisor is."""
+    job = worker.get("current_job") if isinstance(worker, dict) else None
+    if not isinstance(job, dict):
+        return worker
+    ran = job.get("running_for")
+    since = iso(seen_at - round(ran * 1_000_000)) if isinstance(ran, int | float) else None
+    return {**worker, "current_job": {**job, "running_since": since}}
 
 
 def read_list(text: str) -> list[Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
+from supervisor.events import SinkMissing
 from supervisor.jobs import JobState
 from supervisor.retry import SOLE_SUSPECT, SUSPECT
 from supervisor.stores.problems import (
@@ -22,15 +23,19 @@ from supervisor.stores.protocol import Store
 from supervisor.text.units import counted, format_duration
 
 UNFINISHED = (JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT)
+MAX_SINKS = 3
 LATE = 3.0
 """Seconds, besides the third of its ttl after which a supervisor writes its row again, until it seems to be stopped."""
 
 
-def waiting_because(job: Row, status: Row) -> str | None:
-    """Return why this job (as `Queries.get`) does not run, and what to do; None if it runs or has ended."""
+def waiting_because(job: Row, status: Row, configured: Container[str] = ()) -> str | None:
+    """Return why this job (as `Queries.get`) does not run, and what to do, or why its dead letter is not delivered; None if it runs
+    or has ended. `configured` are the sinks of the config in use."""
     present = Present(status)
     if job["state"] == JobState.IN_FLIGHT:
         return _in_flight(job, present)
+    if job["missing_sinks"]:
+        return "; ".join(_not_accepted(sink, present, configured) for sink in job["missing_sinks"][:MAX_SINKS])
     if job["state"] not in UNFINISHED:
         return None
     due_in = present.until(job["due_at"]) if job["state"] == JobState.SCHEDULED else 0.0
@@ -43,13 +48,28 @@ def waiting_because(job: Row, status: Row) -> str | None:
     return _ready(job, status, present)
 
 
-def with_reasons(store: Store, jobs: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def with_reasons(
+    store: Store, jobs: Iterable[dict[str, Any]], configured: Container[str] = ()
+) -> Iterator[dict[str, Any]]:
     """Yield the jobs (as `Queries.get`) with the key `waiting_because`."""
     status: Row | None = None
     for job in jobs:
-        if status is None and job["state"] in UNFINISHED:
+        if status is None and (job["state"] in UNFINISHED or job["missing_sinks"]):
             status = store.stats()
-        yield {**job, "waiting_because": None if status is None else waiting_because(job, status)}
+        yield {**job, "waiting_because": None if status is None else waiting_because(job, status, configured)}
+
+
+def _not_accepted(sink: str, present: Present, configured: Container[str]) -> str:
+    """Return why the sink has not accepted the dead letter of a job."""
+    waits = f"its dead letter waits for sink {sink}"
+    if not present.live:
+        return f"{waits}, and {no_supervisor(present).text}"
+    if not any(sink in each["sinks"] for each in present.live):
+        return f"{waits}, which no running supervisor has: {SinkMissing(sink, 1, sink in configured).what_to_do}"
+    for each in present.live:
+        if error := each["failing_sinks"].get(sink):
+            return f"{waits}, which does not accept it: {error}: repair it; the dead letter stays pending, and is offered again"
+    return f"{waits}, to which it is offered soon: wait"
 
 
 def _blocked(job: Row, status: Row, present: Present) -> str | None:
@@ -141,11 +161,11 @@ def _ready(job: Row, status: Row, present: Present) -> str:
     busy = [worker for each in able for worker in _workers(each, job, "busy") if worker.get("current_job")]
     if not busy:
         return f"no worker of {name_of(able[0])} is ready yet: wait, or look at its log"
-    longest = max((worker["current_job"] for worker in busy), key=lambda it: float(it["running_for"]))
+    longest = max((worker["current_job"] for worker in busy), key=present.ran)
     are = "async workers are" if _is_async(job, able[0]) else _are(len(busy))
     return (
         f"{are} busy, the longest with job {longest['job_id']} ({longest['handler']}) for "
-        f"{format_duration(longest['running_for'])}, and {ready} ready in queue {queue}: wait, or raise "
+        f"{format_duration(present.ran(longest))}, and {ready} ready in queue {queue}: wait, or raise "
         f"{_count_for(able[0], job)}"
     )
 

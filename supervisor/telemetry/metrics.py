@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
@@ -30,6 +30,11 @@ PREFIX = "supervisor_"
 RUN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
 WAIT_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
 
+
+COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+OTHERS = "(others)"
+"""The label value of all queues or handlers past the limit, since their names are data."""
+MAX_HANDLERS = MAX_QUEUES = 100
 
 _RETRY = Tier.RETRY.value
 
@@ -72,6 +77,19 @@ class Histogram:
         return {"count": below, "sum": self.total, "buckets": buckets}
 
 
+class HistogramsByName(dict[str, Histogram]):
+    """Makes a histogram for each of the first `most` names, and one for all others."""
+
+    def __init__(self, limits: Sequence[float], most: int) -> None:
+        super().__init__()
+        self._limits, self._most = limits, most
+
+    def __missing__(self, name: str) -> Histogram:
+        if len(self) >= self._most:
+            return self[OTHERS] if OTHERS in self else self.setdefault(OTHERS, Histogram(self._limits))
+        return self.setdefault(name, Histogram(self._limits))
+
+
 class Metrics:
     """A subscriber of the bus; call `snapshot()` on the same thread. `clock` is wall time in seconds, like the store's."""
 
@@ -102,11 +120,14 @@ class Metrics:
         self._overflows: Counter[str] = Counter()
         self._waiting: Mapping[str, tuple[int, int]] = {}
         self._workers: set[int] = set()
-        self._run_times: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(RUN_BUCKETS))
+        self._run_times = HistogramsByName(RUN_BUCKETS, MAX_HANDLERS)
+        self._latencies = Histogram(WAIT_BUCKETS)
+        self._commits = Histogram(COMMIT_BUCKETS)
         self._wait_times = Histogram(WAIT_BUCKETS)
         self._retry_waits = Histogram(WAIT_BUCKETS)
         self._backoffs = Histogram(WAIT_BUCKETS)
         self._time_saved = Histogram(WAIT_BUCKETS)
+        self._ended_at = 0.0  # when the outcomes that are counted now were written
 
     def __call__(self, event: events.Event) -> None:
         if (count := self._counters.get(type(event))) is not None:
@@ -125,9 +146,11 @@ class Metrics:
             "retry_wait_seconds": self._retry_waits.snapshot(),
             "retry_success_ratio": self._retries_succeeded / self._retries_ended if self._retries_ended else None,
             "retry_time_saved_seconds": self._time_saved.snapshot(),
-            "queue_depth": {queue: {"fresh": f, "retry": r} for queue, (f, r) in self._waiting.items()},
+            "queue_depth": {queue: {"fresh": f, "retry": r} for queue, (f, r) in self._deepest()},
             "wait_time_seconds": self._wait_times.snapshot(),
             "run_time_seconds": {handler: times.snapshot() for handler, times in self._run_times.items()},
+            "latency_seconds": self._latencies.snapshot(),
+            "store_commit_seconds": self._commits.snapshot(),
             "leases_recovered_total": self._recovered,
             "stale_outcomes_total": self._stale,
             "workers_killed_total": dict(self._killed),
@@ -138,8 +161,20 @@ class Metrics:
         }
         return {PREFIX + name: value for name, value in values.items()}
 
+    def store_committed(self, seconds: float) -> None:
+        """Observe a commit. Unlike the events, it is called on the thread of the store, and by nothing else."""
+        self._commits.observe(seconds)
+
+    def _deepest(self) -> Iterable[tuple[str, tuple[int, int]]]:
+        if len(self._waiting) <= MAX_QUEUES:
+            return self._waiting.items()
+        ordered = sorted(self._waiting.items(), key=lambda item: -sum(item[1]))
+        others = [ready for _, ready in ordered[MAX_QUEUES:]]
+        return [*ordered[:MAX_QUEUES], (OTHERS, (sum(f for f, _ in others), sum(r for _, r in others)))]
+
     def _jobs_settled(self, event: events.JobsSettled) -> None:
         success = Kind.SUCCEEDED
+        self._ended_at = self._clock() - event.age
         succeeded = [outcome for outcome in event.outcomes if outcome[OUTCOME_KIND] is success]
         if len(succeeded) < len(event.outcomes):
             for outcome in event.outcomes:
@@ -155,6 +190,7 @@ class Metrics:
             start = end
         for handler, values in times.items():
             self._run_times[handler].observe_all(values)
+        self._latencies.observe_all(_since_due(leases, self._ended_at))
         retries = sum([lease[LEASE_RETRIES] > 0 for lease in leases])
         self._jobs[JobState.SUCCEEDED] += len(succeeded)
         self._retries_succeeded += retries
@@ -169,16 +205,14 @@ class Metrics:
             self._retries_ended += 1
         if outcome.state is JobState.FAILED:
             self._jobs[JobState.FAILED] += 1
+            self._latencies.observe(max(0.0, self._ended_at - outcome.lease.due_at * 1e-6))
             self._exhausted += _out_of_retries(outcome)
         elif outcome.counted:
             self._retries += 1
             self._backoffs.observe(outcome.delay)
 
     def _jobs_claimed(self, event: events.JobsClaimed) -> None:
-        now = self._clock()
-        waits = [now - lease[LEASE_DUE_AT] * 1e-6 for lease in event.leases]
-        if waits and min(waits) < 0.0:  # the store's clock is ahead of ours
-            waits = [max(0.0, waited) for waited in waits]
+        waits = _since_due(event.leases, self._clock())
         self._wait_times.observe_all(waits)
         for waited, lease in zip(waits, event.leases, strict=True):
             if lease[LEASE_TIER] == _RETRY:
@@ -195,6 +229,7 @@ class Metrics:
 
     def _leases_recovered(self, event: events.LeasesRecovered) -> None:
         self._recovered += len(event.outcomes)
+        self._ended_at = self._clock()
         for outcome in event.outcomes:
             self._not_succeeded(outcome)
 
@@ -230,6 +265,13 @@ class Metrics:
 
     def _dropped(self, event: events.Dropped) -> None:
         self._overflows[event.queue] += event.number
+
+
+def _since_due(leases: Sequence[Lease], now: float) -> list[float]:
+    waits = [now - lease[LEASE_DUE_AT] * 1e-6 for lease in leases]
+    if waits and min(waits) < 0.0:  # the store's clock is ahead of ours
+        return [max(0.0, waited) for waited in waits]
+    return waits
 
 
 def _out_of_retries(outcome: Outcome) -> bool:

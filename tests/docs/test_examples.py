@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import json
+import re
 import runpy
 import shlex
 import sys
@@ -23,6 +24,7 @@ from click.testing import CliRunner
 from supervisor import Client, Handler, InvalidPayload, Job, Reject, Retry, events
 from supervisor.cli.init import PLUGIN
 from supervisor.config.loading import load
+from supervisor.config.settings import Settings
 from supervisor.jobs import Kind, Lease, Outcome, Policy
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
@@ -30,6 +32,7 @@ from supervisor.workers.child.middleware import async_middleware
 from tests.docs.commands import COMMANDS, parse
 from tests.docs.pages import Block, blocks, code_in_prose, page, pages
 from tests.docs.shell import commands_in, run_page
+from tests.promtool import promtool
 from tests.system.command import Command
 
 PLUGINS = [block for block in blocks("python") if block.title.startswith("plugins/")]
@@ -424,8 +427,16 @@ def test_a_config_of_the_pages_is_read(block: Block, tmp_path: Path) -> None:
         (service,) = yaml.safe_load(block.text)["services"].values()
         assert service["stop_grace_period"] == "45s"
         return
-    if block.title == "pod.yaml":
-        assert [probe["httpGet"]["path"] for probe in yaml.safe_load(block.text).values()] == ["/livez", "/readyz"]
+    if block.title == "deployment.yaml":
+        spec = yaml.safe_load(block.text)["spec"]
+        (container,) = spec["containers"]
+        probes = [container[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")]
+        assert probes == ["/livez", "/readyz"]
+        assert spec["terminationGracePeriodSeconds"] > Settings().shutdown.grace
+        return
+    if block.title == "prometheus.yml":
+        (tmp_path / block.title).write_text(block.text)
+        promtool("check", "config", "--syntax-only", str(tmp_path / block.title))
         return
     config = tmp_path / "supervisor.yaml"
     config.write_text(block.text)
@@ -447,6 +458,9 @@ def test_the_other_files_of_the_pages_can_be_read() -> None:
     for block in blocks("toml"):
         assert tomllib.loads(block.text)["project"]["entry-points"]["supervisor"]
     for block in blocks("dockerfile"):
+        if checks := re.findall(r"^HEALTHCHECK .* CMD supervisor (.*) \|\| exit 1$", block.text, re.M):
+            parse(checks[0].split())
+            continue
         (call,) = (json.loads(line.removeprefix("CMD ")) for line in block.text.splitlines() if line.startswith("CMD "))
         assert call[0] == "supervisor"
         parse(call[1:])

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.config.settings import RetentionSettings
+from supervisor.jobs import JobState
 from supervisor.stores.records import PruneRun
 from tests.stores.factories import (
     again,
@@ -232,3 +233,14 @@ def test_a_command_notifies(factory, store, command):
 def test_pausing_notifies(factory, store):
     factory.joined("two").pause("default", True)
     assert factory.notified(store)
+
+
+def test_jobs_that_have_changed_since_they_were_found_are_refused(store):
+    changed, retried, deleted = make_dead(store, "a", "b", "c", dead_letter=False)
+    store.retry([changed])
+    for command, failed in ((store.retry, retried), (store.delete, deleted)):
+        result = command([changed, failed], only=JobState.FAILED)
+        assert list(result.changed) == [failed]
+        assert result.refused == {changed: "not failed any more, but ready"}
+    assert store.cancel([changed], only=JobState.SCHEDULED).refused
+    assert store.cancel([changed], only=JobState.READY).changed

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.jobs import JobState
 from supervisor.stores.codes import PENDING
 from supervisor.stores.postgres import (
     claim,
     dead_letters,
     enqueue,
     functions,
+    oldest,
     operator,
     queries,
     recovery,
     row_locks,
+    search,
     settle,
 )
 from supervisor.stores.postgres.claim_cursor import WHOLE
+from supervisor.stores.search import IdRange, JobFilter
 from tests.stores.factories import PostgresFactory, take
 
 MANY = 50_000
@@ -56,6 +60,8 @@ def store(request, factory):
 CLAIM = ("q1", 100, 1, 1, "{}", 10**6, 0)
 FRESH_CLAIM = ("{q0,q1}", "{5,5}", 1, 1, '{"q0": {"mail": "policy"}}', 10**6, 0)
 RULE = (1000, 10, 50, 100)
+DONE, DEAD = JobFilter(JobState.SUCCEEDED, handler="mail"), JobFilter(dead_letter="delivered")
+MAIL = JobFilter(JobState.FAILED, "q1", "mail", since=1, until=2)
 STATEMENTS = {
     "claim": (claim.CLAIM, (*CLAIM, *WHOLE, *RULE), {"ready", "jobs_pkey"}),
     "claim from a position": (claim.CLAIM, (*CLAIM, 0, 25_000, *RULE), {"ready", "jobs_pkey"}),
@@ -76,7 +82,15 @@ STATEMENTS = {
     "prune": (operator.PAST, (3, 1, 0, 0, 10**6, 0, 100), {"terminal"}),
     "end of a page to prune": (operator.PAGE_END, (3, 1, 0, 0, 100), {"terminal"}),
     "ended": (queries.ENDED, (f"{{{','.join(map(str, range(1, 1001)))}}}",), {"jobs_pkey"}),
+    "oldest ready": (oldest.OLDEST_READY, (100,), {"ready"}),
     "due within": (queries.DUE_BY, (10**15, "{q1,q2}", 1, "{work}"), {"scheduled"}),
+    "find finished": (*search.passing(DONE, search.by_finish(DONE, (1, 1), 10_000), 100), {"terminal", "jobs_pkey"}),
+    "find by id": (*search.passing(MAIL, search.by_id(MAIL, False, IdRange(1, 10**6), 10_000), 100), {"jobs_pkey"}),
+    "find pending": (
+        *search.passing(DEAD, search.by_id(DEAD, False, IdRange(1, 10**6), 10_000), 100),
+        {"dead_letters_pkey"},
+    ),
+    "created at": (search.CREATED_AT, (1,), {"jobs_pkey"}),
     "pending dead letters": (queries.PENDING_DEAD_LETTERS, (1,), {"pending_dead_letters"}),
     "drop sink": (operator.SET_OWED, ("[]", "[]", "[]", 1, 10), {"dead_letters_pkey"}),
     "claim dead letters": (

@@ -167,6 +167,17 @@ def test_the_status_has_what_supervisors_announce_and_hold(factory, store):
     assert row.items() >= {**ABOUT, "state": "gone", "in_flight": 2}.items()
 
 
+def test_a_current_job_has_the_time_at_which_it_was_started_however_old_the_row_is(factory, store):
+    job = {"job_id": 1, "handler": "a", "retry_count": 0, "is_retry": False, "running_for": 90.5}
+    workers = [{"pid": 7, "state": "busy", "current_job": job}, {"pid": 8, "state": "idle", "current_job": None}]
+    store.announce(Presence("running", workers))
+    factory.clock.step(5.0)
+    (row,) = factory.open().stats()["supervisors"]
+    busy, idle = row["workers"]
+    assert busy["current_job"] == {**job, "running_since": "2023-11-14T22:11:49.500000Z", "progress": None}
+    assert idle["current_job"] is None
+
+
 def test_the_status_has_the_time_at_which_it_was_read(factory, store):
     factory.clock.step(5.0)
     assert store.stats()["at"] == "2023-11-14T22:13:25.000000Z"

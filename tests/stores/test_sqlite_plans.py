@@ -8,11 +8,14 @@ import pytest
 
 from supervisor.jobs import JobState
 from supervisor.stores.records import EnqueueRow
-from supervisor.stores.sqlite import dead_letters, operator, queries, queue, recovery, settle
+from supervisor.stores.search import IdRange, JobFilter
+from supervisor.stores.sqlite import dead_letters, operator, queries, queue, recovery, search, settle
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.store import SqliteStore
 
 BY_KEY = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
+
+MAIL = JobFilter(queue="mail", handler="mail", since=1, until=2)
 
 STATEMENTS = {
     "candidates": (queue.CANDIDATES.as_text_each, "SEARCH jobs USING INDEX ready (queue=? AND tier=?)"),
@@ -34,9 +37,18 @@ STATEMENTS = {
         "SEARCH jobs USING INDEX terminal (state=? AND finished_at>? AND finished_at<?)",
     ),
     "list finished": (
-        queries.filtered_ids(JobState.FAILED, None, None, None)[0] + " limit ?",
+        search.by_finish(JobFilter(JobState.FAILED), None, 1).sql,
         "SEARCH jobs USING INDEX terminal (state=?)",
     ),
+    "list finished behind a place": (
+        search.by_finish(JobFilter(JobState.FAILED), (1, 1), 1).sql,
+        "SEARCH jobs USING INDEX terminal (state=? AND finished_at<?)",
+    ),
+    "find by id": (
+        search.passing(MAIL, search.by_id(MAIL, False, IdRange(), 1))[0],
+        "SEARCH jobs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
+    ),
+    "find by text": (search.WITH_TEXT.as_text_each, BY_KEY),
     "held": (settle.HELD.as_text_each, "SEARCH jobs USING INDEX in_flight (owner=?)"),
     "due dead letters": (
         dead_letters.DUE_DEAD_LETTERS.as_text_each,

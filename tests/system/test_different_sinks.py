@@ -47,13 +47,20 @@ def test_a_sink_that_was_removed_is_waited_for_until_it_is_dropped(command: Comm
     assert {command.job(id)["dead_letter"] for id in ids} == {"pending"}
     assert [command.job(id)["missing_sinks"] for id in [*ids, new]] == [["b"], ["b"], ["b"], []]
     why = "3 pending dead letters wait for sink b, which no running supervisor has: start one that has it"
-    for command_line in (("dlq", "list"), ("dlq", "show", str(ids[0])), ("status",)):
+    reason = (
+        "its dead letter waits for sink b, which no running supervisor has: start one that has it, or drop it with:"
+    )
+    for name in ("jobs", "dlq"):
+        assert f"{reason} supervisor dlq drop-sink b" in command.ask(name, "show", str(ids[0]))
+    for command_line in (("dlq", "list"), ("status",)):
         assert f"{why}, or drop it with: supervisor dlq drop-sink b" in command.ask(*command_line)
     assert why not in command.ask("dlq", "show", str(new))
     sinks = [{"sink": "a", "pending": 0, "supervisors": 1}, {"sink": "b", "pending": 3, "supervisors": 0}]
     assert command.status()["sinks"] == sinks
     wait = f"{why.partition(':')[0]}: the config has it, so start or restart a supervisor"
-    for command_line in (("dlq", "list"), ("dlq", "show", str(ids[0])), ("status",)):
+    shown = command.call("dlq", "show", str(ids[0]), config="two").out
+    assert "the config has it, so start or restart a supervisor" in shown and "drop-sink" not in shown
+    for command_line in (("dlq", "list"), ("status",)):
         assert wait in (shown := command.call(*command_line, config="two").out) and "drop-sink" not in shown
     refused = command.call("dlq", "drop-sink", "b", config="two")
     assert (refused.code, "sink b is in " in refused.err and "two.yaml; remove it there first" in refused.err) == (

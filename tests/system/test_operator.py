@@ -236,7 +236,15 @@ def test_json_has_exactly_the_documented_keys(command: Command) -> None:
         assert set(busy[0]) == {"pid", "state", "group", "async", "current_job"}
         assert (busy[0]["pid"], busy[0]["state"]) == (pids(command)[0], "busy")
         current = busy[0]["current_job"]
-        assert set(current) == {"job_id", "handler", "retry_count", "is_retry", "running_for", "progress"}
+        assert set(current) == {
+            "job_id",
+            "handler",
+            "retry_count",
+            "is_retry",
+            "running_for",
+            "running_since",
+            "progress",
+        }
         assert (current["job_id"], current["handler"]) == (id, "hang")
         assert (current["retry_count"], current["is_retry"]) == (0, False)
         assert current["running_for"] >= 0

@@ -299,10 +299,12 @@ def test_the_status_names_a_sink_that_is_down_until_it_accepts_dead_letters(comm
             raise ValueError("never")
     """
     serve(command, "workers: {count: 1}\ndlq: {sinks: [{type: pager}]}\n", sink=sink)
-    command.enqueue("fails_for_good")
+    id = command.enqueue("fails_for_good")
     wait_for(lambda: "sink pager does not accept dead letters: ConnectionError: nobody there" in command.ask("status"))
+    reason = "its dead letter waits for sink pager, which does not accept it: ConnectionError: nobody there: repair it"
+    wait_for(lambda: reason in command.ask("jobs", "show", str(id)) and reason in command.ask("dlq", "show", str(id)))
     (command.folder / "repaired").touch()
-    wait_for(lambda: command.status()["problems"] == [])
+    wait_for(lambda: command.status()["problems"] == [] and command.job(id)["waiting_because"] is None)
 
 
 @pytest.mark.parametrize("fault", REASONS, ids=lambda fault: fault.__name__)

@@ -79,6 +79,9 @@ class SteppedWriter:
         self.unavailable = False
         self.eager = True
         self.outages = 0
+        self.asked_at: float | None = None
+        self.answered_at = 0.0
+        self.unavailable_because = "it is locked"
 
     def submit(self, call: Callable[[Store], Any], purpose: Purpose = Purpose.READ, did_work: Any = None) -> Any:
         answer = Answer()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
@@ -12,8 +13,21 @@ from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.job_reports import add_progress, shown_progress
 from supervisor.stores.memory.ownership import Ownership
+from supervisor.stores.memory.search import Search
 from supervisor.stores.memory.state import MemoryState, OwnerRecord
+from supervisor.stores.oldest import FIRST_JOBS, MAX_PRIORITIES, OldestReady
 from supervisor.stores.records import microseconds
+from supervisor.stores.search import (
+    MAX_FAILURES,
+    UNLIMITED,
+    USUAL,
+    FoundJobs,
+    IdRange,
+    JobFilter,
+    SearchLimits,
+    failure_dict,
+    find,
+)
 from supervisor.stores.sinks import count_by_work, sink_rows
 from supervisor.stores.supervisors import SupervisorRow, supervisor_dict
 from supervisor.text.units import iso
@@ -21,7 +35,7 @@ from supervisor.text.units import iso
 
 class Queries:
     def __init__(self, state: MemoryState, owner: Ownership) -> None:
-        self._state, self._owner = state, owner
+        self._state, self._owner, self._search = state, owner, Search(state)
 
     def stats(self) -> dict[str, Any]:
         with self._state.lock:
@@ -35,6 +49,16 @@ class Queries:
             sinks = sink_rows(self._pending(), supervisors)
             add_progress(supervisors, {job.id: shown_progress(job.progress, job.progress_at) for job in running})
             return {"at": iso(self._state.now()), "queues": queues, "supervisors": supervisors, "sinks": sinks}
+
+    def oldest_ready(self, limit: int) -> list[OldestReady]:
+        with self._state.lock:
+            counts, now = self._state.counts, self._state.now()
+            ready = [(n, queue, tier) for (queue, tier, state), n in counts.items() if n and state is JobState.READY]
+            lines = [(queue, tier) for _, queue, tier in sorted(ready, reverse=True) if queue not in self._state.paused]
+            first = {line: self._state.candidates(*line, FIRST_JOBS * MAX_PRIORITIES) for line in lines[:limit]}
+            return [
+                OldestReady(*line, max(0, now - min(job.due_at for job in jobs)) / 1e6) for line, jobs in first.items()
+            ]
 
     def _owner_dict(self, name: str, owner: OwnerRecord) -> dict[str, Any]:
         presence, leases = owner.presence, [job.lease_until for job in self._state.in_flight() if job.owner == name]
@@ -94,18 +118,20 @@ class Queries:
         limit: int = 100,
         brief: bool = False,
     ) -> Iterator[dict[str, Any]]:
+        where = JobFilter(state, queue, handler, dead_letter=dead_letter)
         with self._state.lock:
-            found = [
-                job
-                for job in self._state.jobs.values()
-                if state in (None, job.state)
-                and queue in (None, job.row.queue)
-                and handler in (None, job.row.handler)
-                and (
-                    dead_letter in (None, job.dead_letter_state)
-                    or (dead_letter == "any" and job.dead_letter_state is not None)
-                )
-            ]
-            finished = state is not None and state.terminal and dead_letter is None
-            found.sort(key=lambda job: (job.finished_at or 0 if finished else 0, job.id), reverse=True)
-            return iter([job.shown() for job in found[:limit]])
+            return self._read([id for _, id in self._search.walk(where, IdRange(), None, limit, UNLIMITED).places])
+
+    def find_jobs(
+        self, where: JobFilter, *, before: str | None = None, limit: int = 100, limits: SearchLimits = USUAL
+    ) -> FoundJobs:
+        with self._state.lock:
+            found = find(self._search, where, before, limit, replace(limits, batch=limits.searched))
+            return found._replace(jobs=self._read(found.ids))
+
+    def failures(self, limit: int, among: int = MAX_FAILURES) -> list[dict[str, Any]]:
+        with self._state.lock:
+            return [failure_dict(group, last) for group, last in self._search.failures(limit, among)]
+
+    def _read(self, ids: list[int]) -> Iterator[dict[str, Any]]:
+        return iter([self._state.jobs[id].shown() for id in ids])

@@ -8,8 +8,6 @@ from typing import Any
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import (
-    CODES,
-    DEAD_LETTER_CODES,
     DEAD_LETTERS,
     IN_FLIGHT,
     LEFT,
@@ -31,7 +29,19 @@ from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
+from supervisor.stores.postgres.search import Search
 from supervisor.stores.records import Shown, job_dict, microseconds, own_max_retries, readable_attempt
+from supervisor.stores.search import (
+    MAX_FAILURES,
+    UNLIMITED,
+    USUAL,
+    FoundJobs,
+    IdRange,
+    JobFilter,
+    SearchLimits,
+    failure_dict,
+    find,
+)
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.text.units import iso
@@ -101,6 +111,7 @@ CLOCK = f"select {NOW}"
 class Queries:
     def __init__(self, connection: Connection, counts: Counts, owner: Ownership) -> None:
         self._connection, self._counts, self._owner = connection, counts, owner
+        self._search = Search(connection)
 
     def clock(self) -> float:
         with self._connection.snapshot():
@@ -121,10 +132,24 @@ class Queries:
         limit: int = 100,
         brief: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        query, parameters = filtered_ids(state, queue, handler, dead_letter, limit)
+        where = JobFilter(state, queue, handler, dead_letter=dead_letter)
         with self._connection.snapshot():
-            ids = list(self._connection.column(query, *parameters))
-        return in_pages(ids, lambda page: self.get_many(page, brief))
+            found = self._search.walk(where, IdRange(), None, limit, UNLIMITED)
+        return in_pages([id for _, id in found.places], lambda page: self.get_many(page, brief))
+
+    def find_jobs(
+        self, where: JobFilter, *, before: str | None = None, limit: int = 100, limits: SearchLimits = USUAL
+    ) -> FoundJobs:
+        with self._connection.snapshot():
+            found = find(self._search, where, before, limit, limits)
+        return found._replace(jobs=in_pages(found.ids, lambda page: self.get_many(page, brief=True)))
+
+    def failures(self, limit: int, among: int = MAX_FAILURES) -> list[dict[str, Any]]:
+        with self._connection.snapshot():
+            groups = self._search.failures(limit, among)
+            found = self._connection.rows(LAST_ATTEMPTS, array([group.id for group in groups]))
+            attempts = {id: readable_attempt(record, at) for id, at, record in found}
+        return [failure_dict(group, attempts.get(group.id, {})) for group in groups]
 
     def ended(self, ids: Sequence[int]) -> list[int]:
         with self._connection.snapshot():
@@ -207,28 +232,3 @@ def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]
     missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
     dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
     return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, progress, at, log))
-
-
-def filtered_ids(
-    state: JobState | None, queue: str | None, handler: str | None, dead_letter: str | None, limit: int
-) -> tuple[str, list[Any]]:
-    """Return a query for ids, newest first; finished jobs by the time when they finished, so that an index has them in order."""
-    conditions: list[str] = []
-    parameters: list[Any] = []
-    if state is not None:
-        conditions.append(f"jobs.state = {CODES[state]}")
-        if state.terminal:
-            conditions.append(f"jobs.state >= {SUCCEEDED}")
-    for column, value in (("queue", queue), ("handler", handler)):
-        if value is not None:
-            parameters.append(value)
-            conditions.append(f"{column} = ${len(parameters)}")
-    source = "{s}.jobs"
-    if dead_letter is not None:
-        source += " join {s}.dead_letters on dead_letters.job_id = jobs.id"
-        conditions.append(f"dead_letters.state in ({', '.join(map(str, DEAD_LETTER_CODES[dead_letter]))})")
-    where = f"where {' and '.join(conditions)}" if conditions else ""
-    finished = state is not None and state.terminal and dead_letter is None
-    order = "finished_at desc, jobs.id desc" if finished else "jobs.id desc"
-    parameters.append(limit)
-    return f"select jobs.id from {source} {where} order by {order} limit ${len(parameters)}", parameters

@@ -14,6 +14,7 @@ from supervisor.stores.postgres.enqueue import Enqueues
 from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.stores.postgres.migrations import bring_up
 from supervisor.stores.postgres.notifier import Notifier
+from supervisor.stores.postgres.oldest import Oldest
 from supervisor.stores.postgres.operator import OperatorChanges
 from supervisor.stores.postgres.owner_lock import OwnerLock
 from supervisor.stores.postgres.ownership import Ownership
@@ -61,10 +62,10 @@ class PostgresStore:
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
-        self.get_many, self.ended = queries.get_many, queries.ended
+        self.get_many, self.ended, self.find_jobs = queries.get_many, queries.ended, queries.find_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.delete, self.purge = commands.delete, commands.purge
-        self.drop_sink = commands.drop_sink
+        self.delete, self.purge, self.failures = commands.delete, commands.purge, queries.failures
+        self.drop_sink, self.oldest_ready = commands.drop_sink, Oldest(connection).oldest_ready
         self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts).repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival

@@ -8,8 +8,6 @@ from typing import Any
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import (
-    CODES,
-    DEAD_LETTER_CODES,
     DEAD_LETTERS,
     IN_FLIGHT,
     LEFT,
@@ -25,12 +23,24 @@ from supervisor.stores.job_reports import add_progress, shown_progress
 from supervisor.stores.limits import LAST_TIME
 from supervisor.stores.pages import PAGE_CHARACTERS, in_pages
 from supervisor.stores.records import Shown, job_dict, microseconds, own_max_retries, readable_attempt
+from supervisor.stores.search import (
+    MAX_FAILURES,
+    UNLIMITED,
+    USUAL,
+    FoundJobs,
+    IdRange,
+    JobFilter,
+    SearchLimits,
+    failure_dict,
+    find,
+)
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.sqlite.connection import Connection, Select, first_that_fit, packed
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import PAUSED, Policies
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, REPORT_LENGTH, SINK_LISTS, TEXT_LENGTH
+from supervisor.stores.sqlite.search import Search
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.text.units import iso
 
@@ -113,6 +123,7 @@ _UNSEEN = 3_600_000_000
 class Queries:
     def __init__(self, connection: Connection, policies: Policies, owner: Ownership, lock: OwnerLock) -> None:
         self._connection, self._policies, self._owner, self._lock = connection, policies, owner, lock
+        self._search = Search(connection)
 
     def get(self, id: int) -> dict[str, Any] | None:
         with self._connection.snapshot():
@@ -129,10 +140,24 @@ class Queries:
         limit: int = 100,
         brief: bool = False,
     ) -> Iterator[dict[str, Any]]:
-        source, parameters = filtered_ids(state, queue, handler, dead_letter)
+        where = JobFilter(state, queue, handler, dead_letter=dead_letter)
         with self._connection.snapshot():
-            ids = self._connection.json(f"select json_group_array(id) from ({source} limit ?)", *parameters, limit)
-        return in_pages(ids, lambda page: self.get_many(page, brief))
+            found = self._search.walk(where, IdRange(), None, limit, UNLIMITED)
+        return in_pages([id for _, id in found.places], lambda page: self.get_many(page, brief))
+
+    def find_jobs(
+        self, where: JobFilter, *, before: str | None = None, limit: int = 100, limits: SearchLimits = USUAL
+    ) -> FoundJobs:
+        with self._connection.snapshot():
+            found = find(self._search, where, before, limit, limits)
+        return found._replace(jobs=in_pages(found.ids, lambda page: self.get_many(page, brief=True)))
+
+    def failures(self, limit: int, among: int = MAX_FAILURES) -> list[dict[str, Any]]:
+        with self._connection.snapshot():
+            groups = self._search.failures(limit, among)
+            found = self._connection.rows(LAST_ATTEMPTS, packed([group.id for group in groups]))
+            attempts = {id: readable_attempt(record) for id, record in found}
+        return [failure_dict(group, attempts.get(group.id, {})) for group in groups]
 
     def ended(self, ids: Sequence[int]) -> list[int]:
         with self._connection.snapshot():
@@ -222,32 +247,3 @@ class Queries:
             if it.in_flight or not (gone or seen_at < unseen):
                 shown.append(supervisor_dict(it, gone, read_list(workers), sinks_of(sinks), read_about(about)))
         return shown
-
-
-def filtered_ids(
-    state: JobState | None, queue: str | None, handler: str | None, dead_letter: str | None
-) -> tuple[str, list[Any]]:
-    """Return a query for ids, newest first; finished jobs by the time when they finished, so that an index has them in order.
-
-    A `+` prevents SQLite from using an index of that column. The few jobs in flight or scheduled are sorted by the query; the
-    many ready ones need no sorting, since they are read from the end of the table.
-    """
-    conditions: list[str] = []
-    parameters: list[Any] = []
-    if state is not None:
-        conditions.append(f"jobs.state = {CODES[state]}")
-        if state.terminal:
-            conditions.append(f"jobs.state >= {SUCCEEDED}")
-    for column, value in (("+queue", queue), ("handler", handler)):
-        if value is not None:
-            conditions.append(f"{column} = ?")
-            parameters.append(value)
-    source = "jobs"
-    if dead_letter is not None:
-        source = "dead_letters cross join jobs on jobs.id = dead_letters.job_id"
-        conditions.append(f"dead_letters.state in ({', '.join(map(str, DEAD_LETTER_CODES[dead_letter]))})")
-    where = f"where {' and '.join(conditions)}" if conditions else ""
-    finished = state is not None and state.terminal and dead_letter is None
-    few = state in (JobState.SCHEDULED, JobState.IN_FLIGHT) and dead_letter is None
-    order = "finished_at desc, jobs.id desc" if finished else f"{'+' if few else ''}jobs.id desc"
-    return f"select jobs.id as id from {source} {where} order by {order}", parameters

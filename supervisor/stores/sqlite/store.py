@@ -13,6 +13,7 @@ from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
 from supervisor.stores.sqlite.migrations import bring_up
 from supervisor.stores.sqlite.notifier import Notifier
+from supervisor.stores.sqlite.oldest import Oldest
 from supervisor.stores.sqlite.operator import OperatorChanges
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
@@ -49,7 +50,7 @@ class SqliteStore:
         transfer = Transfer(self.url, connection, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
         self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
-        self.make_due = queue.make_due
+        self.make_due, self.oldest_ready = queue.make_due, Oldest(connection).oldest_ready
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
@@ -60,6 +61,7 @@ class SqliteStore:
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.get_many, self.ended = queries.get_many, queries.ended
+        self.find_jobs, self.failures = queries.find_jobs, queries.failures
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge = commands.delete, commands.purge
         self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection).repair

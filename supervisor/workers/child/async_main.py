@@ -84,7 +84,7 @@ class AsyncJobRunner:
         self._result_limit = hello.result_limit
         self._ends = ends
         self._lines = wire.Lines()
-        self._pid = os.getpid()
+        self._is_copy = False
         self._permitted: set[int] = set()  # frames whose permit was taken before they have come
         self._waiting: dict[int, list[Any]] = {}  # jobs whose permit was not taken yet, by frame
         self._running: dict[int, asyncio.Task[None]] = {}
@@ -114,6 +114,7 @@ class AsyncJobRunner:
 
     def leave_channels(self) -> None:
         """Keep a copy of this process, which a job has forked, from the channels: its loop may run the tasks of the copy too."""
+        self._is_copy = True
         null = os.open(os.devnull, os.O_RDWR)
         for fd in (self._ends.jobs, self._ends.outcomes, self._ends.permits):
             os.dup2(null, fd)
@@ -243,14 +244,14 @@ class AsyncJobRunner:
         priority: int,
         max_retries: int,
     ) -> None:
-        reply = await self._reply(job_id, name, payload, attempt, queue, headers, priority, max_retries)
+        reply = await self._reply(frame, job_id, name, payload, attempt, queue, headers, priority, max_retries)
         if (job := self._jobs.pop(self._running.pop(frame), None)) is not None and self._output.ended(job):
             reply = wire.with_output(reply)
         self._send(reply)
 
     async def _reply(
-        self, job_id: int, name: str, payload: str, attempt: int, queue: str, headers: str | None, priority: int,
-        max_retries: int,
+        self, frame: int, job_id: int, name: str, payload: str, attempt: int, queue: str, headers: str | None,
+        priority: int, max_retries: int,
     ) -> bytes:  # fmt: skip
         """Run one attempt; return the line with its outcome."""
         handler = self._handlers.get(name)
@@ -263,7 +264,7 @@ class AsyncJobRunner:
             return wire.encode_failure(job_id, 0, "rejected", error_report.bad_payload(error))
         job = Job(job_id, name, value, attempt, queue, fields, priority, max_retries)
         CURRENT.set(job)
-        self._jobs[asyncio.current_task()] = job
+        self._jobs[self._running[frame]] = job
         start = perf_counter_ns()
         try:
             result = await self._run_function(job, handler.function)
@@ -283,7 +284,7 @@ class AsyncJobRunner:
 
     def _end_if_copy(self, error: BaseException | None) -> None:
         """End this process if it is a copy that the job forked, which has returned from the handler too."""
-        if os.getpid() != self._pid:
+        if self._is_copy:
             end_copy(error and error_report.without_worker_frames(error, globals()))
 
 

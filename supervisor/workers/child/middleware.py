@@ -69,10 +69,10 @@ AsyncRun = Callable[[Job, Run], Coroutine[Any, Any, Any]]
 def async_middleware(wrappers: Iterable[Wrapper]) -> AsyncRun:
     """Return a function that awaits what an async handler's function returns, within `wrappers`, the first innermost."""
 
-    async def await_function(job: Job, function: Run) -> Any:
-        return await function(job)
+    def call(job: Job, function: Run) -> Any:
+        return function(job)
 
-    run: AsyncRun = await_function
+    run: AsyncRun = call
     for wrapper in wrappers:
         run = (_within_async if is_async_wrapper(wrapper) else _wrapped_async)(wrapper, run)
     return run

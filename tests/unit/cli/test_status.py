@@ -12,6 +12,7 @@ from supervisor.stores.supervisors import ABOUT
 from tests.unit.cli.conftest import Call
 
 JOB = {"job_id": 7, "handler": "mail", "retry_count": 0, "is_retry": False, "running_for": 60.0}
+JOB |= {"running_since": "2029-12-31T23:59:00Z"}
 ROW = {
     "owner": "o", "host": "a-host-with-a-very-long-name.example.org", "pid": 12, "state": "running", "in_flight": 1,
     "seen_at": "2030-01-01T00:00:00Z", "lease_until": None, "sinks": [], **ABOUT,
@@ -31,7 +32,8 @@ def test_a_row_has_its_age_and_jobs_have_run_for_so_long_since(capsys: pytest.Ca
 
 def test_a_row_from_before_the_clock_was_set_back_has_no_age(capsys: pytest.CaptureFixture[str]) -> None:
     later = "2030-01-01T02:00:09Z"
-    title, _, row = printed(capsys, {"pid": 13, "state": "busy", "current_job": JOB}, seen_at=later)
+    job = {**JOB, "running_since": "2030-01-01T01:59:09Z"}
+    title, _, row = printed(capsys, {"pid": 13, "state": "busy", "current_job": job}, seen_at=later)
     assert title.endswith("pid 12: running, 1 job in flight, as it was before the clock was set back")
     assert row.split()[-1] == "1m"
     status = {

@@ -11,6 +11,7 @@ from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import FORCED_SECONDS, KILL_SECONDS
 from supervisor.engine.lease_keeper import HeldExit
 from supervisor.engine.limits import Limits
+from supervisor.engine.store_writer import Purpose
 from supervisor.errors import RowRefused
 from supervisor.events import JobCancelled, JobsReleased, JobsStale, LeasesRecovered, WorkerExited
 from supervisor.jobs import Cause, JobState, Outcome, Policy
@@ -388,6 +389,27 @@ def test_the_row_of_a_supervisor_is_written_when_it_changes_and_every_third_of_t
         here.process.send_heartbeat()
         here.engine.maintain("running" if second < 25 else "draining")
     assert written == [1.0, 11.0, 21.0, 25.0, 35.0]
+
+
+def test_a_row_that_is_written_late_has_the_time_at_which_its_job_was_started() -> None:
+    here = Virtual(workers=1)
+    here.enqueue("work")
+    here.serve()
+    here.process.start_next()
+    late, submit = [], here.engine.writer.submit
+
+    def submitted(call: Any, purpose: Purpose) -> Any:
+        if purpose is not Purpose.ANNOUNCE:
+            return submit(call, purpose)
+        late.append(call)
+        return submit(lambda store: None, purpose)
+
+    here.engine.writer.submit = submitted  # type: ignore[method-assign]
+    here.engine.maintain("running")
+    here.loop.advance(7.0)
+    late[0](here.store)
+    (worker,) = here.store.stats()["supervisors"][0]["workers"]
+    assert worker["current_job"]["running_for"] == 7.0
 
 
 class Refusing(WrappedStore):

@@ -5,7 +5,7 @@ import pytest
 
 from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy, Tier
-from supervisor.telemetry.metrics import Histogram, Metrics
+from supervisor.telemetry.metrics import MAX_HANDLERS, MAX_QUEUES, OTHERS, Histogram, Metrics
 
 NOW = 1_000_000.0
 
@@ -48,7 +48,7 @@ def test_the_metrics_have_the_promised_names(metrics: Metrics) -> None:
         "retries_total", "retry_exhausted_total", "retry_latency_seconds", "jobs_total", "queue_depth",
         "retry_wait_seconds", "retry_success_ratio", "retry_time_saved_seconds", "leases_recovered_total",
         "stale_outcomes_total", "workers_killed_total", "dlq_published_total", "dlq_publish_failures_total",
-        "run_time_seconds", "wait_time_seconds", "hook_failures_total", "dropped_total",
+        "run_time_seconds", "wait_time_seconds", "latency_seconds", "store_commit_seconds", "hook_failures_total", "dropped_total",
     }  # fmt: skip
     assert set(metrics.snapshot()) == {"supervisor_" + name for name in promised}
 
@@ -198,3 +198,25 @@ def test_a_histogram_counts_a_value_at_a_limit_as_below_it() -> None:
     for value in (0.5, 1.0, 1.5, 9.0):
         histogram.observe(value)
     assert histogram.snapshot() == {"count": 4, "sum": 12.0, "buckets": {"1": 2, "2": 3, "+Inf": 4}}
+
+
+def test_the_latency_is_from_due_to_the_end_of_jobs_that_have_ended(metrics: Metrics) -> None:
+    ended = events.JobsSettled([succeeded(waited=3.0), failed(waited=5.0), retried(waited=99.0)], age=1.0)
+    latencies = metric(metrics, "latency_seconds", ended)
+    assert (latencies["count"], latencies["sum"]) == (2, pytest.approx(2.0 + 4.0))
+
+
+def test_commits_are_counted_by_the_time_that_they_took(metrics: Metrics) -> None:
+    metrics.store_committed(0.2)
+    commits = metric(metrics, "store_commit_seconds")
+    assert (commits["count"], commits["sum"], commits["buckets"]["0.1"]) == (1, 0.2, 0)
+
+
+def test_names_that_are_data_have_few_label_values(metrics: Metrics) -> None:
+    many = [succeeded(handler=f"h{n}") for n in range(3 * MAX_HANDLERS)]
+    runs = metric(metrics, "run_time_seconds", events.JobsSettled(many), events.JobsSettled(many))
+    assert len(runs) == MAX_HANDLERS + 1
+    assert (runs["h0"]["count"], runs[OTHERS]["count"]) == (2, 2 * 2 * MAX_HANDLERS)
+    depths = metric(metrics, "queue_depth", events.QueueDepths({f"q{n}": (n, 1) for n in range(MAX_QUEUES + 3)}))
+    assert len(depths) == MAX_QUEUES + 1 and "q2" not in depths
+    assert depths[OTHERS] == {"fresh": 0 + 1 + 2, "retry": 3}

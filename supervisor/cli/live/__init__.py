@@ -1,0 +1,1 @@
+"""The screen of `supervisor top`. Only `app`, `screens` and `tables` import Textual."""

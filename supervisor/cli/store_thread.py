@@ -1,0 +1,68 @@
+"""Use the store on a thread of its own: a store that hangs holds up neither the screen nor the end of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from supervisor.errors import StoreError
+from supervisor.threads import start_thread
+
+if TYPE_CHECKING:
+    from supervisor.stores.protocol import Store
+
+Result = TypeVar("Result")
+
+
+class _Work(NamedTuple):
+    call: Callable[[Store], Any]
+    future: Future[Any]
+
+
+class StoreThread:
+    """Opens the store when it is first used, and again after an error. Nothing waits for its end."""
+
+    def __init__(self, opener: Callable[[], Store]) -> None:
+        self._opener = opener
+        self._opened: Store | None = None
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        start_thread(self._run, "store")
+
+    def submit(self, call: Callable[[Store], Result]) -> Future[Result]:
+        """Call `call` with the store, after the calls submitted before. The result may be StoreError."""
+        future: Future[Result] = Future()
+        self._queue.put(_Work(call, future))
+        return future
+
+    def close(self) -> None:
+        self._queue.put(None)
+
+    # on the thread
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            if not work.future.set_running_or_notify_cancel():
+                continue
+            try:
+                result = work.call(self._store())
+            except Exception as error:
+                if isinstance(error, StoreError):
+                    self._disconnect()
+                work.future.set_exception(error)
+            else:
+                work.future.set_result(result)
+        self._disconnect()
+
+    def _store(self) -> Store:
+        if self._opened is None:
+            self._opened = self._opener()
+        return self._opened
+
+    def _disconnect(self) -> None:
+        store, self._opened = self._opened, None
+        if store is not None:
+            with suppress(StoreError):
+                store.close()
