@@ -82,12 +82,12 @@ def test_here_leaves_out_the_problems_of_other_hosts_and_of_queues(call: Call) -
 
 
 def test_a_store_that_hangs_is_a_problem_after_the_timeout(
-    call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    call: Call, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     answers = threading.Event()
     monkeypatch.setattr("supervisor.cli.status_check.opener_of", lambda settings: lambda: answers.wait(20))
     assert check(load_settings(), None, timeout=0.05) == 1
-    assert "the store sqlite:///jobs.db has not answered for 0.05s" in capsys.readouterr().out
+    assert "the store sqlite:///jobs.db has not answered for 0.05s" in capfd.readouterr().out
     answers.set()
 
 
