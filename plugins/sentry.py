@@ -38,9 +38,12 @@ if ACTIVE:
     try:
         import sentry_sdk
         from sentry_sdk.integrations.modules import ModulesIntegration
-        from sentry_sdk.utils import event_from_exception
+        from sentry_sdk.utils import event_from_exception, get_default_release
     except ImportError as error:
         raise ImportError(f"{error}: the plugin sentry.py needs: pip install 'job-supervisor[sentry]'") from None
+    # What takes long is done once, and not in each worker: to ask git for the release, and to import what a client needs.
+    RELEASE = get_default_release() or ""
+    sentry_sdk.Client(dsn="", release=RELEASE, default_integrations=False, auto_enabling_integrations=False)
 
 
 def _tags(id: int, handler: str, queue: str, attempt: int) -> dict[str, str]:
@@ -174,7 +177,9 @@ class Reporter:
 
     def _send(self, event: dict[str, Any]) -> None:
         if self._client is None:
-            self._client = sentry_sdk.Client(default_integrations=False, auto_enabling_integrations=False)
+            self._client = sentry_sdk.Client(
+                release=RELEASE, default_integrations=False, auto_enabling_integrations=False
+            )
             atexit.register(self._client.close, timeout=FLUSH_SECONDS)
         self._client.capture_event(event)
 
@@ -186,7 +191,7 @@ if ACTIVE:
     def supervisor_worker_started() -> None:
         if not sentry_sdk.is_initialized():
             sentry_sdk.init(
-                include_local_variables=SEND_PAYLOAD, auto_enabling_integrations=False, shutdown_timeout=FLUSH_SECONDS,
+                release=RELEASE, include_local_variables=SEND_PAYLOAD, auto_enabling_integrations=False, shutdown_timeout=FLUSH_SECONDS,
                 disabled_integrations=[ModulesIntegration],  # it reads the files of all packages, in the first job that fails
             )  # fmt: skip
 

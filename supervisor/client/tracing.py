@@ -34,11 +34,6 @@ def instrument() -> None:
     sender = TracingSender()
 
 
-def uninstrument() -> None:
-    global sender
-    sender = None
-
-
 class TracingSender:
     """Makes a span `send QUEUE` for each call, and injects its context into the jobs that have none."""
 

@@ -29,6 +29,9 @@ class PublisherLimits(NamedTuple):
     claim: float = 90.0  # seconds that they stay claimed; a publish begins only if it can end within them
     look: float = 5.0  # seconds between two looks for dead letters that another supervisor has left
     slow_sink: float = 1.0  # seconds until the next are claimed although a sink is still busy with these
+    forget: float = (
+        120.0  # seconds until a failure is old: a dead letter that still waits would have been offered again
+    )
     locked: float = 1.0  # seconds between two attempts to record an acceptance whose row is locked
 
 
@@ -61,6 +64,7 @@ class DeadLetterPublisher:
         self.quiet = not runners
         self.on_quiet: Callable[[], None] = lambda: None
         self.failing: dict[str, str] = {}
+        self._failed_at: dict[str, float] = {}
         self._refused = False  # the last claim failed
 
     @property
@@ -154,6 +158,9 @@ class DeadLetterPublisher:
 
     async def _rest(self) -> None:
         """Wait until there is a reason to look again, or until another supervisor may have left dead letters."""
+        for sink, failed_at in self._failed_at.items():
+            if self._loop.time() - failed_at > self._limits.forget:
+                self.failing.pop(sink, None)
         if not self._publishing:
             self.quiet = True
             self.on_quiet()
@@ -210,7 +217,7 @@ class DeadLetterPublisher:
         for delay, error in sorted(refused):
             self._bus.emit(DeadLettersFailed(runner.name, refused[delay, error], error, delay))
         if refused:
-            self.failing[runner.name] = parts.error
+            self.failing[runner.name], self._failed_at[runner.name] = parts.error, self._loop.time()
         else:
             self.failing.pop(runner.name, None)
 

@@ -16,6 +16,10 @@ STALLED_SECONDS = 2.0
 WHAT_TO_DO = "look at the store: who holds a lock, is its disk full, does its server run; all goes on when it answers"
 
 
+def unavailable_store(error: str) -> Problem:
+    return Problem("store", f"the store is unavailable: {error}", WHAT_TO_DO)
+
+
 @dataclass(eq=False)
 class OwnProblems:
     _self_report: SelfReport
@@ -32,7 +36,7 @@ class OwnProblems:
     def _of_store(self) -> Iterator[Problem]:
         asked, stalled = self._seconds(self._writer.asked_at), self._seconds(self._fetcher.stalled_since)
         if self._writer.unavailable:
-            yield Problem("store", f"the store is unavailable: {self._writer.unavailable_because}", WHAT_TO_DO)
+            yield unavailable_store(self._writer.unavailable_because)
         elif asked > STALLED_SECONDS:
             yield Problem("store", f"the store has not answered for {asked:.0f}s", WHAT_TO_DO)
         if stalled > STALLED_SECONDS:

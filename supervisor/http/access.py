@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
+from itertools import islice
 from math import ceil
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -29,12 +30,13 @@ OPEN_PATHS = PROBES | {login.LOGIN, login.STYLE}
 SESSION_PATHS = frozenset({login.LOGIN, login.LOGOUT})
 """They change nothing in the store: `read_only` does not forbid them."""
 READING = frozenset({"GET", "HEAD"})
+MAX_SHOWN_IDS, MAX_LOGGED_IDS = 10, 100
+"""Of the jobs that a request has changed, in the message and in the field `ids` of its line in the log."""
 MAX_HEADERS = 16_384  # bytes of the path and all headers
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 HEADERS: Mapping[str, str] = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
-    "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "same-origin",  # no-referrer would make the Origin of a form `null`
     "X-Content-Type-Options": "nosniff",
@@ -146,10 +148,11 @@ def _report(scope: Scope, status: int) -> None:
     if scope["query_string"]:
         path += "?" + scope["query_string"].decode("latin-1")[:1000]
     fields: dict[str, Any] = {"actor": actor, "method": method, "path": path, "status": status}
-    ids = [*scope.get("ids", ())]
-    shown = f" (jobs {', '.join(map(str, ids[:10]))}{' …' if len(ids) > 10 else ''})" if ids else ""
-    if ids:
-        fields["ids"] = ids[:100]
+    shown = ""
+    if ids := scope.get("ids"):
+        fields["ids"] = [*islice(ids, MAX_LOGGED_IDS)]
+        more = f", and {len(ids) - MAX_SHOWN_IDS} more" if len(ids) > MAX_SHOWN_IDS else ""
+        shown = f" (job{'s' if len(ids) > 1 else ''} {', '.join(map(str, fields['ids'][:MAX_SHOWN_IDS]))}{more})"
     _logger.info(
         "HTTP: %s %s by %s: %s%s", method, path, actor, status, shown,
         extra={"fields": fields},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 from typing import Any, Protocol
 
@@ -98,22 +99,24 @@ class Commands:
         if id in result.refused:
             refusal = result.refused[id]
             raise (NotFound if refusal == NO_SUCH_JOB else Conflict)(f"job {id}: {refusal}")
-        return Json(orjson.dumps({"id": id}))
+        return Json(orjson.dumps({"id": id}), ids=[id])
 
     async def _change_many(self, asked: Values, command: Command, without: JobFilter | None) -> Response:
         """Change the jobs of `ids`, or of `where`, or those of the filter `without` if there is neither."""
         ids, where = asked.get("ids"), asked.get("where") or without
 
-        def change(store: Store) -> bytes:
+        def change(store: Store) -> tuple[bytes, Collection[int]]:
             found, only = FoundJobs(ids or [], iter(()), None, len(ids or []), True), None
             if ids is None and where is not None:
                 found, only = find(store, where, asked["before"], asked["limit"]), where.state
             if asked["dry_run"]:
-                return orjson.dumps(_counted(found, OperatorResult({}, {})))
+                return orjson.dumps(_counted(found, OperatorResult({}, {}))), ()
             # The oldest first, so that they run in this order.
-            return orjson.dumps(_counted(found, command(store, sorted(found.ids), asked["force"], only)))
+            result = command(store, sorted(found.ids), asked["force"], only)
+            return orjson.dumps(_counted(found, result)), result.changed
 
-        return Json(await self._view.read(change))
+        content, changed = await self._view.read(change)
+        return Json(content, ids=changed)
 
     async def _pause(self, queue: str, paused: bool) -> Response:
         await self._view.read(lambda store: store.pause(queue, paused))

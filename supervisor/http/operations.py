@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,17 @@ Values = Mapping[str, Any]
 
 
 class Json(Response):
-    """`content` is JSON already: it was encoded on the thread that has read it."""
+    """`content` is JSON already: it was encoded on the thread that has read it. `ids` are the jobs that were changed, for the log."""
 
     media_type = "application/json"
+
+    def __init__(self, content: bytes, status_code: int = 200, ids: Collection[int] = ()) -> None:
+        super().__init__(content, status_code)
+        self._ids = ids
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["ids"] = self._ids
+        await super().__call__(scope, receive, send)
 
 
 @dataclass(frozen=True)

@@ -63,14 +63,10 @@ QUEUE = an_object(
     queue=TEXT, queue_size=COUNT, retry_queue_size=COUNT, scheduled=COUNT, in_flight=COUNT, failed=COUNT, paused=FLAG,
     processing=COUNT,
 )  # fmt: skip
-CURRENT_JOB: Schema = {
-    "type": "object",
-    "required": ["job_id", "handler", "retry_count", "is_retry", "running_for"],
-    "properties": {
-        "job_id": WHOLE, "handler": TEXT, "retry_count": COUNT, "is_retry": FLAG, "running_for": NUMBER,
-        "running_since": TIME_OR_NULL, "progress": or_null(ref("Progress")),
-    },
-}  # fmt: skip
+CURRENT_JOB = an_object(
+    job_id=WHOLE, handler=TEXT, retry_count=COUNT, is_retry=FLAG, running_for=NUMBER, running_since=TIME_OR_NULL,
+    progress=or_null(ref("Progress")),
+)  # fmt: skip
 _WORKER: dict[str, Schema] = {
     "pid": WHOLE_OR_NULL, "state": TEXT, "group": TEXT_OR_NULL, "async": FLAG, "current_job": or_null(ref("CurrentJob")),
 }  # fmt: skip
@@ -78,17 +74,14 @@ WORKER = an_object(**_WORKER)
 WORKER_OF_ALL = an_object(owner=TEXT, host=TEXT, supervisor_pid=WHOLE, **_WORKER)
 PROBLEM = an_object(kind=TEXT, message=TEXT, what_to_do=TEXT)
 SINK = an_object(sink=TEXT, pending=COUNT, supervisors=COUNT)
-SUPERVISOR: Schema = {
-    "type": "object",
-    "required": ["owner", "host", "pid", "state", "seen_at", "in_flight", "workers", "sinks", "problems"],
-    "properties": {
-        "owner": TEXT, "host": TEXT, "pid": WHOLE, "state": TEXT, "seen_at": TIME, "in_flight": COUNT,
-        "lease_until": TIME_OR_NULL, "workers": listed(ref("Worker")), "sinks": TEXTS, "queues": or_null(TEXTS),
-        "handlers": or_null(TEXTS), "async_handlers": TEXTS, "groups": listed({"type": "object"}),
-        "lease_ttl": or_null(NUMBER), "problems": listed(ref("Problem")), "missing_handlers": TEXTS, "held_retries": TEXTS,
-        "spent_budgets": TEXTS, "runs_alone": WHOLE_OR_NULL,
-    },
-}  # fmt: skip
+GROUP = an_object(group=TEXT_OR_NULL, queues=or_null(TEXTS), count=COUNT, min=COUNT, max=COUNT)
+SUPERVISOR = an_object(
+    owner=TEXT, host=TEXT, pid=WHOLE, state=TEXT, seen_at=TIME, in_flight=COUNT, lease_until=TIME_OR_NULL,
+    workers=listed(ref("Worker")), sinks=TEXTS, queues=or_null(TEXTS), handlers=or_null(TEXTS), async_handlers=TEXTS,
+    groups=listed(GROUP), lease_ttl=or_null(NUMBER), problems=listed(ref("Problem")), missing_handlers=TEXTS,
+    held_retries=TEXTS, spent_budgets=TEXTS, failing_sinks={"type": "object", "additionalProperties": TEXT},
+    runs_alone=WHOLE_OR_NULL,
+)  # fmt: skip
 PLUGIN = an_object(
     source=TEXT, hooks=TEXTS, error=TEXT_OR_NULL, line=WHOLE_OR_NULL, traceback=TEXT, warnings=TEXTS,
     handlers=listed(an_object(
@@ -106,14 +99,10 @@ COMPONENTS: dict[str, Schema] = {
 
 # --- whole answers
 
-STATUS: Schema = {
-    "type": "object",
-    "required": ["at", "queues", "supervisors", "sinks", "problems"],
-    "properties": {
-        "at": TIME, "queues": listed(ref("Queue")), "supervisors": listed(ref("Supervisor")), "sinks": listed(ref("Sink")),
-        "problems": listed(ref("Problem")),
-    },
-}  # fmt: skip
+STATUS = an_object(
+    at=TIME, queues=listed(ref("Queue")), supervisors=listed(ref("Supervisor")), sinks=listed(ref("Sink")),
+    problems=listed(ref("Problem")),
+)  # fmt: skip
 _PAGE: dict[str, Schema] = {"jobs": listed(ref("Job")), "next": TEXT_OR_NULL, "searched": COUNT, "complete": FLAG}
 PAGE = an_object(**_PAGE)
 DEAD_LETTERS = an_object(sinks=listed(ref("Sink")), **_PAGE)

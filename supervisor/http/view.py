@@ -8,10 +8,12 @@ from typing import Any, Protocol, TypeVar
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
+from supervisor.engine.own_problems import unavailable_store
 from supervisor.errors import StoreUnavailable
 from supervisor.http.reading import Reader
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.history import Numbers
+from supervisor.text.redaction import Mask
 
 Result = TypeVar("Result")
 
@@ -41,13 +43,15 @@ class View:
     history: Callable[[], Mapping[str, Numbers]] = dict
     end_streams: Callable[[], Awaitable[None]] | None = None
     owner: str = ""
+    store_error: str = ""  # while the store that is to be joined is unavailable
     steering: Steering | None = None
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what keeps this supervisor from its work, as `status --json` has it."""
-        if self.engine is None:
-            return []
-        return [problem._asdict() for problem in self.engine.problems()]
+        if self.engine is not None:
+            return [problem._asdict() for problem in self.engine.problems()]
+        error = Mask(self.settings().secrets)(self.store_error)
+        return [unavailable_store(error)._asdict()] if error else []
 
     def own_status(self) -> dict[str, Any] | None:
         """Return the row of this supervisor as it is now, not as the store has it."""

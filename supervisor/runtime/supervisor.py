@@ -101,6 +101,7 @@ class Supervisor:
         if self.settings.http is not None:
             parts.web = serve(self.settings.http, lambda: self.state, lambda: self.settings, self.metrics.snapshot)
             parts.web.steer(self.owner, steering)
+            self.bus.subscribe(parts.web.store_changed, events.StoreBecameUnavailable, events.StoreAvailableAgain)
         inbox = SignalInbox(loop, self._stop, {
             signal.SIGHUP: self._on_hangup,
             signal.SIGUSR1: lambda: self._emit_status(parts),

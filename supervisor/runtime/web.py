@@ -11,6 +11,7 @@ from supervisor.config.settings import HttpSettings, Settings
 from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.tasks import report_error
 from supervisor.errors import ConfigError
+from supervisor.events import StoreAvailableAgain, StoreBecameUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.runtime.tasks import run_every, start_task
 from supervisor.stores.opening import BUILT_IN, open_store
@@ -43,6 +44,9 @@ class Web:
 
     def steer(self, owner: str, steering: Steering) -> None:
         self._view.owner, self._view.steering = owner, steering
+
+    def store_changed(self, event: StoreBecameUnavailable | StoreAvailableAgain) -> None:
+        self._view.store_error = event.error if isinstance(event, StoreBecameUnavailable) else ""
 
     async def close(self) -> None:
         self._sampling.cancel()

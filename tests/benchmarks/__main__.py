@@ -20,6 +20,7 @@ from tests.benchmarks.run import Row, Run
 
 ROWS = (
     "drain",
+    "watched",
     "in_memory",
     "enqueue",
     "start",

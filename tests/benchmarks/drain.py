@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from tests.benchmarks.contender import Contender, deployed
@@ -14,6 +15,7 @@ from tests.benchmarks.peers import ours
 from tests.benchmarks.peers.base import Peer
 from tests.benchmarks.peers.catalogue import PEERS, SUPERVISOR
 from tests.benchmarks.run import Run
+from tests.benchmarks.stamps import Stamps
 from tests.benchmarks.table import Measure
 from tests.benchmarks.wait import wait_until
 
@@ -41,16 +43,27 @@ def run(run: Run) -> None:
 
 def drained(peer: Peer, jobs: int) -> Mapping[str, float]:
     """Return jobs per second from the start of the first to the end of the last. The first job and the last few are stamped."""
-    with deployed(peer) as contender, contender.client() as client:
+    with deployed(peer) as contender, enqueued(contender, jobs) as stamps, contender.workers():
+        return {RATE.name: rate(contender, jobs, stamps)}
+
+
+@contextmanager
+def enqueued(contender: Contender, jobs: int) -> Iterator[Stamps]:
+    """Enqueue the jobs; return the stamps that they will leave. The client is open until the end of the block."""
+    with contender.client() as client:
         stamps = contender.stamps()
         client.enqueue_many("stamp", [stamps.payload("first")])
         client.enqueue_many("noop", [{"n": number} for number in range(jobs - LAST - 1)])
         client.enqueue_many("stamp", [stamps.payload(number) for number in range(LAST)])
-        with contender.workers():
-            stamps.wait(LAST + 1, every=LOOK_EVERY)
-            settled = _settled(contender, jobs) if peer.module == SUPERVISOR.module else 0.0
-            times = [at / 1e9 for _id, at, _pid in stamps.lines()]
-            return {RATE.name: jobs / (max(*times, settled) - min(times))}
+        yield stamps
+
+
+def rate(contender: Contender, jobs: int, stamps: Stamps) -> float:
+    """Wait until the running workers have drained the jobs; return jobs per second."""
+    stamps.wait(LAST + 1, every=LOOK_EVERY)
+    settled = _settled(contender, jobs) if contender.peer.module == SUPERVISOR.module else 0.0
+    times = [at / 1e9 for _id, at, _pid in stamps.lines()]
+    return jobs / (max(*times, settled) - min(times))
 
 
 def bare_hot_path(jobs: int) -> Mapping[str, float]:

@@ -11,6 +11,8 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect, sync_playwright
 
+OTHER_HOSTS = "MAP jobs.example 127.0.0.1, MAP evil.example 127.0.0.1"
+"""Names that lead to this machine, as the names of an owner and of an attacker may."""
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 TIMEOUT = 20_000.0  # milliseconds, also for what a page shows after its next update
 expect.set_options(timeout=TIMEOUT)
@@ -30,7 +32,8 @@ def running_chromium(path: str) -> Iterator[Browser]:
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
-            executable_path=path, args=[*options, "--disable-dev-shm-usage", "--disable-gpu"]
+            executable_path=path,
+            args=[*options, "--disable-dev-shm-usage", "--disable-gpu", f"--host-resolver-rules={OTHER_HOSTS}"],
         )
         try:
             yield browser

@@ -69,10 +69,12 @@ class Site(NamedTuple):
 
 
 @contextmanager
-def served(folder: Path, http: str = '{listen: "127.0.0.1:0"}', more: str = "") -> Iterator[Site]:
+def served(folder: Path, http: str = '{listen: "127.0.0.1:0"}', path: str = "") -> Iterator[Site]:
+    """Run the supervisor of a shop. `path` goes before the others where Python looks for modules."""
     command = Command(folder)
+    command.env["PYTHONPATH"] = f"{path}:{command.env['PYTHONPATH']}".lstrip(":")
     try:
-        config = f"workers: {{count: 2, groups: {{reports: {{queues: [reports], count: 1}}}}}}\nhttp: {http}\n{more}"
+        config = f"workers: {{count: 2, groups: {{reports: {{queues: [reports], count: 1}}}}}}\nhttp: {http}\n"
         command.write(config=config, plugins={"shop.py": PLUGIN})
         run = command.run()
         run.logged("supervisor started")

@@ -62,6 +62,33 @@ def test_a_button_leads_to_the_login_when_its_session_has_ended(guarded: Site, v
     assert guarded.command.job(id)["state"] == "failed"
 
 
+def test_a_person_logs_in_over_a_network(guarded: Site, visit: Visit) -> None:
+    """Without TLS, browsers do not send Sec-Fetch-Site, except to this machine: Origin is all there is."""
+    id = guarded.failed("charge_card")
+    page = visit(under(guarded, "jobs.example"), java_script_enabled=False).page(f"/jobs/{id}")
+    log_in(page)
+    guarded.repaired.touch()
+    try:
+        page.get_by_role("button", name="Retry").click()
+        guarded.command.until(id, "succeeded")
+    finally:
+        guarded.repaired.unlink()
+
+
+def test_a_name_that_leads_to_this_machine_shows_nothing(site: Site, visit: Visit) -> None:
+    visitor = visit(under(site, "evil.example"))
+    answer = visitor.page().goto("/jobs")
+    assert answer is not None and answer.status == 421
+    page = visitor.page()
+    page.goto(visitor.address + "/livez")
+    found = page.evaluate("fetch('/api/queues/default/pause', {method: 'POST'}).then((it) => it.status)")
+    assert found == 421
+
+
+def under(site: Site, host: str) -> Site:
+    return site._replace(address=site.address.replace("127.0.0.1", host))
+
+
 class Attack(http.server.BaseHTTPRequestHandler):
     """A page on another port of the same host: browsers send it, and with requests from it, the same cookies."""
 

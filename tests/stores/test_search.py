@@ -134,6 +134,20 @@ def test_new_jobs_do_not_shift_the_next_page(store):
     assert found(store, before=page.next) == ids[2:]
 
 
+@pytest.mark.parametrize("state", [None, JobState.FAILED])
+def test_a_page_looks_at_so_many_jobs_and_the_next_goes_on_from_there(factory, store, state):
+    if not factory.durable:
+        pytest.skip("all jobs are in memory")
+    wanted = make_dead(store, "wanted", dead_letter=False)
+    make_dead(store, *["other"] * 10, dead_letter=False)
+    limits = SearchLimits(looked=4)
+    page = store.find_jobs(JobFilter(state, handler="wanted"), limits=limits)
+    assert (page.ids, page.searched, page.complete) == ([], 4, False)
+    assert all_pages(store, 100, limits, state=state, handler="wanted") == (wanted, 3)
+    assert all_pages(store, 100, limits, state=state, handler="wanted", text="no") == (wanted, 3)
+    assert len(all_pages(store, 3, limits, state=state)[0]) == 11
+
+
 @pytest.mark.parametrize("few", [0, 100])
 def test_pages_of_each_state_have_each_job_once_whether_few_or_many_have_it(store, few):
     scheduled = put(store, *["mail"] * 5, delay=50.0)

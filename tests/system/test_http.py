@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.system.command import Command, Running, wait_for
+from tests.unit.http_site import check
 
 PLUGIN = """
 import os, time
@@ -143,6 +144,10 @@ def test_workers_are_added_and_removed_and_the_supervisor_is_drained(command: Co
     assert site.ask("/api/workers/remove", "POST").body == {"workers": "2 workers"}
     (plugin,) = site.ask("/api/plugins").body
     assert {it["name"] for it in plugin["handlers"]} == {"fails", "waits"}
+    description = site.ask("/api/openapi.json").body
+    for path in (path for path, operations in description["paths"].items() if "get" in operations):
+        path = path.replace("{id}", str(job))
+        check(description, "GET", path, *site.ask(path)[:2])
     assert site.ask("/api/drain", "POST").status == 202
     wait_for(lambda: site.ask("/readyz").body["state"] == "draining")
     assert site.ask("/api/workers/add", "POST").body == {"error": "workers: the supervisor is stopping"}

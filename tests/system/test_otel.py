@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.collector import Collector
+from tests.collector import Collector, Span
 from tests.system.command import ROOT, Command
 
 JOBS = """
@@ -63,15 +62,19 @@ PROGRAM = """
     jobs = Client("sqlite:///jobs.db", create=True)
     with trace.get_tracer("shop").start_as_current_span("request"):
         for name in sys.argv[1:]:
-            jobs.enqueue(name, "once")
+            jobs.enqueue(name, "once", queue="killed" if name in ("hangs", "crashes") else None)
 """
+
+# A worker that is killed loses the spans that it has not sent yet, so jobs with this fate have workers of their own.
+SLOW_MACHINE = 60.0  # seconds: each worker imports the SDK's parts and makes a provider
+CONFIG = "workers: {count: 1, groups: {killed: {count: 1, queues: [killed]}}}"
 
 
 @pytest.fixture
 def collector(command: Command) -> Iterator[Collector]:
     collector = Collector()
     command.env |= {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "20"}
-    command.write(config="workers: {count: 1}\ndlq: {enabled: false}\n", plugins={"jobs.py": JOBS})
+    command.write(config=CONFIG, plugins={"jobs.py": JOBS})
     shutil.copy(ROOT / "plugins" / "otel.py", command.folder / "plugins")
     yield collector
     collector.close()
@@ -82,82 +85,73 @@ def enqueue_traced(command: Command, *names: str) -> None:
     subprocess.run([sys.executable, "-c", code, *names], cwd=command.folder, env=command.env, check=True)
 
 
-@pytest.mark.parametrize("handler", ["sync", "coroutine"])
-def test_a_failed_attempt_and_its_retry_are_children_of_the_span_that_has_enqueued_the_job(
-    command: Command, collector: Collector, handler: str
-) -> None:
-    enqueue_traced(command, handler)
-    assert command.run("--drain").wait() == 0
-    request, sent = collector.wait("request", "send default")
-    first, second = sorted(collector.wait(*["process default"] * 2), key=lambda span: not span.is_error)
-    (id,) = [job["id"] for job in command.jobs()]
+def test_each_attempt_has_a_span_below_that_which_has_enqueued_the_job(command: Command, collector: Collector) -> None:
+    enqueue_traced(command, "sync", "coroutine", "hangs", "crashes")
+    parent = command.enqueue("parent", str(command.folder / "jobs.db"))
+    assert command.run("--drain").wait(SLOW_MACHINE) == 0
+    collector.wait(
+        "request", *["send default"] * 3, *["send killed"] * 2, *["process default"] * 6, *["process killed"] * 2
+    )
+    for handler in ("sync", "coroutine"):
+        check_retried(collector, handler)
+    for handler, cause in (("hangs", "timeout"), ("crashes", "crash")):
+        check_died(collector, handler, cause)
+    check_child(collector, parent)
+
+
+def spans_of(collector: Collector, handler: str) -> tuple[Span, list[Span]]:
+    """Return the span that has enqueued the first job of a handler, and the spans of its attempts in order."""
+    spans = [span for span in collector.spans if span.attributes.get("messaging.job_supervisor.handler") == handler]
+    sent = next(span for span in spans if span.kind == "producer")
+    attempts = [span for span in spans if span.kind == "consumer" and span.parent == sent.id]
+    return sent, sorted(attempts, key=lambda span: int(span.attributes["messaging.job_supervisor.attempt"]))
+
+
+def check_retried(collector: Collector, handler: str) -> None:
+    (request,) = collector.named("request")
+    sent, (first, second) = spans_of(collector, handler)
+    id = sent.attributes["messaging.message.id"]
     assert (sent.kind, sent.parent, sent.trace) == ("producer", request.id, request.trace)
     assert sent.attributes == {
         "messaging.system": "job_supervisor",
         "messaging.operation.name": "send",
         "messaging.operation.type": "send",
         "messaging.destination.name": "default",
-        "messaging.message.id": str(id),
+        "messaging.message.id": id,
         "messaging.job_supervisor.handler": handler,
     }
-    for attempt, span in enumerate((first, second), 1):
-        assert (span.kind, span.parent, span.links, span.trace) == ("consumer", sent.id, [sent.id], request.trace)
-        assert span.attributes["messaging.job_supervisor.attempt"] == attempt
-        assert span.attributes["messaging.message.id"] == str(id)
-        assert span.service == "job-supervisor"
+    for span in (first, second):
+        assert (span.name, span.kind, span.trace) == ("process default", "consumer", request.trace)
+        assert (span.links, span.service, span.attributes["messaging.message.id"]) == ([sent.id], "job-supervisor", id)
     assert (first.is_error, first.attributes["error.type"], second.is_error) == (True, "LookupError", False)
     (event,) = first.events
     assert (event["exception.type"], event["exception.message"]) == ("LookupError", "no paper")
     assert 'raise LookupError("no paper")' in event["exception.stacktrace"]
     assert "middleware" not in event["exception.stacktrace"]
-    assert [span.parent for span in collector.named(f"inside {handler}")] in (
-        [first.id, second.id],
-        [second.id, first.id],
-    )
+    assert {first.id, second.id} <= {span.parent for span in collector.named(f"inside {handler}")}
 
 
-@pytest.mark.parametrize(("handler", "cause"), [("hangs", "timeout"), ("crashes", "crash")])
-def test_an_attempt_that_its_worker_has_not_survived_has_a_span_of_the_supervisor(
-    command: Command, collector: Collector, handler: str, cause: str
-) -> None:
-    enqueue_traced(command, handler)
-    assert command.run("--drain").wait() == 0
-    sent, died = collector.wait("send default", "process default")
-    assert (died.trace, died.parent, died.links) == (sent.trace, sent.id, [sent.id])
+def check_died(collector: Collector, handler: str, cause: str) -> None:
+    """The worker of the attempt can't have made its span."""
+    sent, (died,) = spans_of(collector, handler)
+    assert (died.trace, died.links) == (sent.trace, [sent.id])
     assert (died.is_error, died.attributes["error.type"]) == (True, cause)
-    assert died.seconds >= (0.4 if cause == "timeout" else 0.0)
-    assert len(collector.named("process default")) == 1
     if cause == "timeout":
-        assert "in hangs" in died.events[0]["exception.stacktrace"]
+        assert died.seconds >= 0.4
+        assert died.events[0]["exception.stacktrace"]
 
 
-def test_a_job_that_a_handler_enqueues_belongs_to_the_same_trace(command: Command, collector: Collector) -> None:
-    command.enqueue("parent", str(command.folder / "jobs.db"))
-    assert command.run("--drain").wait() == 0
-    parent, child = sorted(
-        collector.wait(*["process default"] * 2), key=lambda span: span.attributes["messaging.message.id"]
-    )
-    (sent,) = collector.wait("send default")
-    assert (sent.parent, child.parent, child.trace) == (parent.id, sent.id, parent.trace)
-    assert (parent.parent, parent.links) == ("", [])
+def check_child(collector: Collector, parent_id: int) -> None:
+    """A job that a handler has enqueued belongs to the trace of that handler's job, which has begun one."""
+    (parent,) = (span for span in collector.spans if span.attributes.get("messaging.message.id") == str(parent_id))
+    (sent,) = (span for span in collector.named("send default") if span.parent == parent.id)
+    (child,) = (span for span in collector.named("process default") if span.parent == sent.id)
+    assert (parent.parent, parent.links, child.trace) == ("", [], parent.trace)
 
 
-def test_a_collector_that_is_down_holds_up_no_job(command: Command, collector: Collector) -> None:
-    command.env["OTEL_EXPORTER_OTLP_ENDPOINT"] = "http://127.0.0.1:9"
-    ids = [command.enqueue("sync") for _ in range(20)]
-    run = command.run()
-    for id in ids:
-        assert command.until(id, "succeeded")["state"] == "succeeded"
-    run.end()
-
-
-def test_without_the_package_the_error_names_the_extra(command: Command, collector: Collector) -> None:
-    (command.folder / "opentelemetry").mkdir()
-    (command.folder / "opentelemetry" / "__init__.py").write_text("raise ImportError('No module named opentelemetry')")
-    command.env["PYTHONPATH"] = os.pathsep.join([str(command.folder), command.env.get("PYTHONPATH", "")])
-    ended = command.call("check")
-    assert "otel.py needs: pip install 'job-supervisor[otel]'" in ended.out + ended.err
-    del command.env["OTEL_EXPORTER_OTLP_ENDPOINT"]
-    (command.folder / "plugins" / "jobs.py").unlink()
-    ended = command.call("check")
-    assert "otel.py needs" not in ended.out + ended.err
+def test_servers_that_are_down_hold_up_no_job(command: Command, collector: Collector) -> None:
+    shutil.copy(ROOT / "plugins" / "sentry.py", command.folder / "plugins")
+    command.env |= {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "SENTRY_DSN": "http://key@127.0.0.1:9/1"}
+    good, bad = [command.enqueue("sync") for _ in range(3)], command.enqueue("crashes")
+    assert command.run("--drain").wait(SLOW_MACHINE) == 0
+    assert [command.job(id)["state"] for id in [*good, bad]] == ["succeeded"] * 3 + ["failed"]

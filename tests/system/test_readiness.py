@@ -118,12 +118,23 @@ def test_a_full_disk_also_while_there_is_nothing_to_do(command: Command) -> None
     require_root("a small disk")
     with small_disk(command.folder / "disk", "2m") as disk:
         run, site = start(command, "store: sqlite:///disk/jobs.db\n")
+        wait_for(lambda: idle_worker(command))  # nothing changes any more, so nothing need be written
         fill(filler := disk / "filler")
         assert "full" in refused(site, "store")
         filler.unlink()
         ready(site)
         run.signal(signal.SIGTERM)
         assert run.wait() == 0
+
+
+def test_a_store_that_is_unavailable_at_the_start(command: Command, server: Server) -> None:
+    PostgresStore(server.url, create=True).close()
+    server.stop(signal.SIGQUIT)
+    command.write(config=f'{HTTP}store: "{server.url}"\n', plugins={"p.py": GOOD})
+    site = served(command, command.run())
+    assert "the store is unavailable: " in refused(site, "store")
+    server.start()
+    ready(site)
 
 
 def test_a_sink_that_raises(command: Command) -> None:

@@ -94,7 +94,7 @@ class Site:
         if method == "HEAD":
             return Answer(answer.status_code, None, answer.headers)
         found = json.loads(answer.content)
-        self.check(method, path, answer.status_code, found)
+        check(self.description, method, path, answer.status_code, found)
         return Answer(answer.status_code, found, answer.headers)
 
     def post(self, path: str, body: Any = None) -> Any:
@@ -109,22 +109,23 @@ class Site:
             content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
             return await client.request(method, path, content=content)
 
-    def check(self, method: str, path: str, status: int, body: Any) -> None:
-        """Fail unless the answer is one of those that the description has."""
-        operation = self._operation(path.partition("?")[0], method.lower())
-        if operation is None:
-            assert status in (404, 405)
-            return
-        schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
-        jsonschema_rs.validate({**schema, "components": self.description["components"]}, body, validate_formats=True)
 
-    def _operation(self, path: str, method: str) -> Any:
-        paths = self.description["paths"]
-        if path in paths:
-            return paths[path].get(method)
-        parts = path.split("/")
-        for each, operations in paths.items():
-            wanted = each.split("/")
-            if len(parts) == len(wanted) and all(a == b or b[:1] == "{" for a, b in zip(parts, wanted, strict=True)):
-                return operations.get(method)
-        return None
+def check(description: Any, method: str, path: str, status: int, body: Any) -> None:
+    """Fail unless the answer is one of those that the description has."""
+    operation = _operation(description["paths"], path.partition("?")[0], method.lower())
+    if operation is None:
+        assert status in (404, 405)
+        return
+    schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+    jsonschema_rs.validate({**schema, "components": description["components"]}, body, validate_formats=True)
+
+
+def _operation(paths: Any, path: str, method: str) -> Any:
+    if path in paths:
+        return paths[path].get(method)
+    parts = path.split("/")
+    for each, operations in paths.items():
+        wanted = each.split("/")
+        if len(parts) == len(wanted) and all(a == b or b[:1] == "{" for a, b in zip(parts, wanted, strict=True)):
+            return operations.get(method)
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,21 @@ def test_many_jobs_are_changed_by_their_ids(site: Site, store: Any) -> None:
     assert site.post("/api/jobs/retry", {"ids": [first]})["changed"] == 1
     assert site.post("/api/jobs/delete", {"ids": [second]})["changed"] == 1
     assert [store.get(id) and store.get(id)["state"] for id in (first, second, third)] == ["ready", None, "ready"]
+
+
+def test_the_jobs_that_a_request_has_changed_are_logged(
+    site: Site, store: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "supervisor")
+    many = put(store, *["mail"] * 12)
+    site.post("/api/jobs/cancel", {"ids": [*many, 999]})
+    site.post(f"/api/jobs/{many[0]}/retry")
+    shown = ", ".join(map(str, many[:10]))
+    assert [record.getMessage() for record in caplog.records if "HTTP" in record.getMessage()] == [
+        f"HTTP: POST /api/jobs/cancel by local: 200 (jobs {shown}, and 2 more)",
+        f"HTTP: POST /api/jobs/{many[0]}/retry by local: 200 (job {many[0]})",
+    ]
+    assert [record.fields["ids"] for record in caplog.records] == [many, many[:1]]  # type: ignore[attr-defined]
 
 
 def test_many_jobs_are_changed_by_a_filter_so_many_at_a_time(site: Site, store: Any) -> None:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from supervisor.http.api import BadRequest, Conflict, NotFound
+from supervisor.http.errors import BadRequest, Conflict, NotFound
 from supervisor.http.pages.live import Live
 from supervisor.http.pages.screens import job_id
 from supervisor.http.view import View

@@ -12,6 +12,7 @@ from supervisor.text.units import format_duration
 STEP, HEIGHT = 5, 60
 WIDTH = MINUTES * STEP
 BAR = 4
+UNKNOWN = "–"
 
 
 class Curve(NamedTuple):
@@ -19,7 +20,12 @@ class Curve(NamedTuple):
     path: str
     kind: str
     """Its class, by which it has a colour."""
-    last: str
+    values: Sequence[str]
+    """The value of each minute as text, oldest first."""
+
+    @property
+    def last(self) -> str:
+        return next((value for value in reversed(self.values) if value != UNKNOWN), UNKNOWN)
 
 
 class Chart(NamedTuple):
@@ -61,7 +67,7 @@ def _bars(title: str, unit: str, named: Mapping[str, tuple[str, Numbers]]) -> Ch
             if column[at]:
                 low = HEIGHT * (1 - sum(each or 0.0 for each in column[:at]) / top)
                 path += f"M{x * STEP} {low:.1f}v{-HEIGHT * (column[at] or 0.0) / top:.1f}h{BAR}V{low:.1f}z"
-        curves.append(Curve(name, path, kind, _latest(values, rate)))
+        curves.append(Curve(name, path, kind, _texts(values, rate)))
     return _chart(title, unit, curves, rate(top), not any(any(values) for _, values in named.values()))
 
 
@@ -70,8 +76,7 @@ def _lines(title: str, series: Mapping[str, Numbers], of: str) -> Chart:
     known = [value for _, values in named.values() for value in values if value is not None]
     top = nice_limit(max(known, default=0.0))
     curves = [
-        Curve(name, _line(values, top), kind, _latest(values, format_duration))
-        for name, (kind, values) in named.items()
+        Curve(name, _line(values, top), kind, _texts(values, format_duration)) for name, (kind, values) in named.items()
     ]
     return _chart(title, "", curves, format_duration(top), not known)
 
@@ -95,9 +100,8 @@ def _chart(title: str, unit: str, curves: Sequence[Curve], highest: str, is_empt
     return Chart(title, unit, curves, highest, summary, is_empty)
 
 
-def _latest(values: Numbers, form: Callable[[float], str]) -> str:
-    found = next((value for value in reversed(values) if value is not None), None)
-    return "–" if found is None else form(found)
+def _texts(values: Numbers, form: Callable[[float], str]) -> list[str]:
+    return [UNKNOWN if value is None else form(value) for value in values]
 
 
 def rate(value: float) -> str:

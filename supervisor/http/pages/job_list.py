@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from supervisor.http.api import BadRequest
+from supervisor.http.errors import BadRequest
 from supervisor.http.pages.rendering import parsed
 from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store

@@ -13,6 +13,7 @@ from supervisor.stores.waiting import UNFINISHED, waiting_because
 SHORT = 2000
 """Characters of the texts of attempts before the last one."""
 TEXTS = ("traceback", "stack", "stderr")
+MAX_ATTEMPTS = 20
 LOG_LINES = 200
 RETRIED = frozenset({JobState.SCHEDULED, JobState.FAILED, JobState.CANCELLED})
 
@@ -25,6 +26,7 @@ def story(job: Mapping[str, Any], status: Mapping[str, Any] | None, now: datetim
         "waiting_because": None if status is None else waiting_because(job, status),
         "took": _took(job, now),
         "attempts": _attempts(job),
+        "attempts_left_out": max(0, len(job["errors"]) - MAX_ATTEMPTS),
         "payload": lambda: text(json_text(job["payload"])),
         "headers": text(json_text(job["headers"])) if job["headers"] else None,
         "result": None if job["result"] is None else text(json_text(job["result"])),
@@ -72,7 +74,7 @@ def _attempts(job: Mapping[str, Any]) -> list[dict[str, Any]]:
             },
             "is_last": not older,
         }
-        for older, error in enumerate(reversed(job["errors"]))
+        for older, error in enumerate(reversed(job["errors"][-MAX_ATTEMPTS:]))
     ]  # fmt: skip
 
 

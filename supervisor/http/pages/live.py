@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from supervisor.engine.tasks import report_error
 from supervisor.errors import StoreError
-from supervisor.http.api import BadRequest
+from supervisor.http.errors import BadRequest
 from supervisor.http.pages.screens import Screen, screen
 
 PATH = "/events"

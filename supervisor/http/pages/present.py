@@ -53,6 +53,7 @@ def supervisor_table(status: Row, now: datetime) -> list[dict[str, Any]]:
     found = []
     for each in status["supervisors"]:
         workers = sorted((_worker(it, now) for it in each["workers"]), key=_longest_first)
+        shown = workers[:MAX_WORKERS]
         found.append(
             {
                 **each,
@@ -62,7 +63,9 @@ def supervisor_table(status: Row, now: datetime) -> list[dict[str, Any]]:
                 "is_well": each in present.live and each["state"] == "running",
                 "busy": sum(1 for it in workers if it["job"]),
                 "worker_count": len(workers),
-                "workers": workers[:MAX_WORKERS],
+                "rows": [it for it in shown if it["job"] or it["state"] != "idle"],
+                "idle": [it for it in shown if not it["job"] and it["state"] == "idle"],
+                "left_out": len(workers) - len(shown),
             }
         )
     return found

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import orjson
-from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context
+from jinja2 import ChainableUndefined, Environment, PackageLoader, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
@@ -47,8 +47,9 @@ def json_text(value: Any) -> str:
 
 
 def environment(read_only: Callable[[], bool]) -> Environment:
+    """What another program has put into the store may lack anything: that is shown as nothing."""
     made = Environment(
-        loader=PackageLoader("supervisor.http.pages"), autoescape=True, undefined=StrictUndefined, auto_reload=False,
+        loader=PackageLoader("supervisor.http.pages"), autoescape=True, undefined=ChainableUndefined, auto_reload=False,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     made.globals.update(static=address_of, version=supervisor.__version__, read_only=read_only)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Route
 
 from supervisor.config.settings import HttpSettings
-from supervisor.http.api import NotFound
+from supervisor.errors import StoreError
+from supervisor.http.errors import NotFound
 from supervisor.http.pages import static_files
 from supervisor.http.pages.actions import Actions
 from supervisor.http.pages.job_list import Failures
@@ -22,6 +24,8 @@ from supervisor.http.pages.screens import Screen, Seen, job_id, screen
 from supervisor.http.view import View
 from supervisor.stores.protocol import Store
 
+_logger = logging.getLogger("supervisor")
+MAX_FAILED = 20
 TITLES = {400: "This address is not understood", 404: "Not found", 409: "Not possible", 503: "The store is unavailable"}
 ADVICE = {
     404: "A job is deleted by a command, or once its retention has passed.",
@@ -34,6 +38,7 @@ class Pages:
         self._view = view
         self._templates = environment(read_only=lambda: http.read_only)
         self._failures = Failures()
+        self._failed: set[str] = set()  # pages whose failure was logged
         self.live = Live(self._updates)
 
     def routes(self) -> list[BaseRoute]:
@@ -97,9 +102,17 @@ class Pages:
     def _update(self, of: Screen, seen: Seen) -> Update:
         try:
             facts = self._facts(of, seen)
+            parts = {id: self._templates.get_template(name).render(facts) for id, name in of.parts.items()}
         except NotFound as error:
             return Update("gone", {}, str(error))
-        return Update("parts", {id: self._templates.get_template(name).render(facts) for id, name in of.parts.items()})
+        except StoreError:
+            raise
+        except Exception as error:  # a page that can't be made must end neither the others nor the supervisor
+            if of.key not in self._failed and len(self._failed) < MAX_FAILED:
+                self._failed.add(of.key)
+                _logger.exception("HTTP: the open page %s can't be kept up to date", of.key[:200])
+            return Update("failed", {}, f"internal error: {type(error).__name__}")
+        return Update("parts", parts)
 
     def _facts(self, of: Screen, seen: Seen) -> dict[str, Any]:
         facts = of.facts(seen)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from supervisor.config.settings import Settings
-from supervisor.http.api import BadRequest, NotFound
+from supervisor.http.errors import BadRequest, NotFound
 from supervisor.http.pages.charts import charts
 from supervisor.http.pages.job_list import SINCE, Asked, Failures, listed
 from supervisor.http.pages.job_story import story

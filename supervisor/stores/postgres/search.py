@@ -15,6 +15,8 @@ from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilte
 
 CREATED_AT = "select created_at from {s}.jobs where id >= $1 order by id limit 1"
 LAST_ID = "select coalesce(max(id), 0) from {s}.jobs"
+AT = f"coalesce(at, {MAX_TIME})"
+"""The time at which a job has finished; one without it, which another program has made, is before all."""
 COUNT = """
   select coalesce(sum(n), 0)::bigint from {s}.counts where state = $1 and ($2::text is null or queue = $2)"""
 COUNT_PENDING = f"select count(*) from (select from {{s}}.dead_letters where state = {PENDING} limit $1) as its"
@@ -69,7 +71,7 @@ class Search:
             return Walk(places)
         last = Query(looked.sql, [*looked.parameters])
         last = last._replace(
-            sql=f"select at, id from ({looked.sql}) as it limit 1 offset {last.add(limits.looked - 1)}"
+            sql=f"select {AT}, id from ({looked.sql}) as it limit 1 offset {last.add(limits.looked - 1)}"
         )
         stopped = [(at, id) for at, id in self._rows(last)]
         return Walk(places, stopped[0] if stopped else None)
@@ -102,7 +104,7 @@ class Search:
 
 
 def by_finish(where: JobFilter, after: Place | None, looked: int) -> Query:
-    """Of jobs that have ended, those that finished last first. One without that time, which another program has made, is before all."""
+    """Of jobs that have ended, those that finished last first."""
     assert where.state is not None
     query = Query("", [])
     conditions = f"state = {CODES[where.state]} and state >= {SUCCEEDED}"
@@ -111,7 +113,7 @@ def by_finish(where: JobFilter, after: Place | None, looked: int) -> Query:
     if where.since is not None:  # none has finished before it was created
         conditions += f" and finished_at >= {query.add(where.since - CLOCK_STEP)}"
     return query._replace(
-        sql=f"""select coalesce(finished_at, {MAX_TIME}) as at, id from {{s}}.jobs where {conditions}
+        sql=f"""select finished_at as at, id from {{s}}.jobs where {conditions}
           order by finished_at desc, id desc limit {query.add(looked)}"""
     )
 
@@ -135,10 +137,10 @@ def by_id(where: JobFilter, few: bool, ids: IdRange, looked: int) -> Query:
 
 
 def passing(where: JobFilter, candidates: Query, limit: int) -> Query:
-    """Return the query for the first of the candidates that pass the filter but for its text. An `offset 0` keeps the order: the
-    tables are looked up for one candidate after the other."""
+    """Return the query for the first of the candidates that pass the filter but for its text. They are in this order already: it
+    looks up one after the other, as an `offset 0` demands, and no more than it needs."""
     query = Query("", [*candidates.parameters])
-    conditions = [] if where.state is None else [f"jobs.state = {CODES[where.state]}"]
+    conditions = [] if where.state is None or where.by_finish else [f"jobs.state = {CODES[where.state]}"]
     for condition, value in (
         ("jobs.queue =", where.queue), ("jobs.handler =", where.handler),
         ("jobs.created_at >=", where.since), ("jobs.created_at <", where.until),
@@ -157,4 +159,5 @@ def passing(where: JobFilter, candidates: Query, limit: int) -> Query:
             waits = f" and position({sink} in owed) > 0 and position({sink} in accepted) = 0"
         its = f"select from {{s}}.dead_letters where job_id = it.id and dead_letters.state in ({codes}){waits} offset 0"
         source += f" cross join lateral ({its}) as d"
-    return query._replace(sql=f"select at, it.id from {source} order by at desc, it.id desc limit {query.add(limit)}")
+    order = "at desc, it.id desc" if where.by_finish else "it.id desc"
+    return query._replace(sql=f"select {AT}, it.id from {source} order by {order} limit {query.add(limit)}")

@@ -62,10 +62,9 @@ class PostgresStore:
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
-        self.get_many, self.ended = queries.get_many, queries.ended
-        self.find_jobs, self.failures = queries.find_jobs, queries.failures
+        self.get_many, self.ended, self.find_jobs = queries.get_many, queries.ended, queries.find_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.delete, self.purge = commands.delete, commands.purge
+        self.delete, self.purge, self.failures = commands.delete, commands.purge, queries.failures
         self.drop_sink, self.oldest_ready = commands.drop_sink, Oldest(connection).oldest_ready
         self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts).repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen

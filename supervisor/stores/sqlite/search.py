@@ -141,7 +141,7 @@ def by_id(where: JobFilter, few: bool, ids: IdRange, looked: int) -> Candidates:
 def passing(where: JobFilter, candidates: Candidates) -> tuple[str, list[Any]]:
     """Return the query for those of the candidates that pass the filter but for its text, in the order of the candidates, which
     SQLite keeps since it has no reason to sort them."""
-    conditions = [] if where.state is None else [f"jobs.state = {CODES[where.state]}"]
+    conditions = [] if where.state is None or where.by_finish else [f"jobs.state = {CODES[where.state]}"]
     parameters: list[Any] = []
     for condition, value in (
         ("jobs.queue = ?", where.queue), ("jobs.handler = ?", where.handler),

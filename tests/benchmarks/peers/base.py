@@ -19,6 +19,7 @@ class Settings:
     timeout: seconds of one attempt, None for the peer's default. late: acknowledge after the job, not before (Celery).
     prefetch: number of jobs that a worker reserves, None for the peer's default. synchronous: of our SQLite store.
     retries: number of retries of a failed job. concurrency: jobs that a worker process runs at once, 0 if it runs one.
+    http: the port of our HTTP server, 0 for none.
     """
 
     workers: int = 2
@@ -28,6 +29,7 @@ class Settings:
     synchronous: Literal["full", "normal"] = "full"
     retries: int = 0
     concurrency: int = 0
+    http: int = 0
 
 
 @dataclass(frozen=True)

@@ -92,11 +92,12 @@ def write(deployment: Deployment, workers: int | None = None) -> None:
     (folder / "plugins" / "bench.py").write_text(PLUGIN)
     if settings.concurrency:
         (folder / "plugins" / "async_bench.py").write_text(ASYNC_PLUGIN)
+    http = f'http: {{listen: "127.0.0.1:{settings.http}"}}\n' if settings.http else ""
     config(deployment).write_text(
         f"store: {json.dumps(_store(deployment))}\n"
         f"workers: {{count: {workers or settings.workers}{timeout}, async: {{concurrency: {settings.concurrency or 100}}}}}\n"
         f"retry: {{max_retries: {settings.retries}}}\n"
-        "log: {level: warning}\n"
+        f"{http}log: {{level: warning}}\n"
     )
 
 

@@ -1,5 +1,4 @@
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +28,12 @@ class Traced:
 
 
 @pytest.fixture
-def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traced]:
+def traced(monkeypatch: pytest.MonkeyPatch) -> Traced:
     traced = Traced()
     monkeypatch.setattr(trace, "get_tracer", traced.provider.get_tracer)
+    monkeypatch.setattr(tracing, "sender", None)
     tracing.instrument()
-    yield traced
-    tracing.uninstrument()
+    return traced
 
 
 @pytest.fixture
@@ -92,10 +91,10 @@ def test_an_async_client_knows_the_span_of_its_caller(traced: Traced, url: str) 
         assert parent_of(job["headers"]) == trace.format_span_id(span.context.span_id)
 
 
-def test_a_span_that_is_not_recorded_leaves_a_job_that_can_be_enqueued(url: str) -> None:
+def test_a_span_that_is_not_recorded_leaves_a_job_that_can_be_enqueued(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "sender", None)
     tracing.instrument()
-    try:
-        with Client(url, create=True) as jobs:
-            assert jobs.job(jobs.enqueue("mail"))["headers"] == {}  # type: ignore[index]
-    finally:
-        tracing.uninstrument()
+    with Client(url, create=True) as jobs:
+        assert jobs.job(jobs.enqueue("mail"))["headers"] == {}  # type: ignore[index]

@@ -11,7 +11,7 @@ from supervisor.dead_letters.sink_runner import SinkLimits, SinkRunner
 from supervisor.errors import StoreBroken
 from supervisor.events import DeadLettersFailed
 from tests.unit.dead_letters.conftest import Play
-from tests.unit.dead_letters.scripted import Scene, SlowCaller
+from tests.unit.dead_letters.scripted import Scene, ScriptedSink, SlowCaller
 
 SLOW = 6.0
 LIMITS = SinkLimits()
@@ -224,5 +224,20 @@ def test_dead_letters_of_a_publish_that_is_not_waited_for_are_due_at_once_for_ot
             async with asyncio.timeout(1.0):
                 await publisher.stop()
         assert [it.id for it in here.other_supervisor("file").claim_dead_letters(10, 90.0)] == ids
+
+    play(act)
+
+
+def test_a_failure_is_forgotten_once_nothing_waits_for_the_sink(play: Play) -> None:
+    """An operator may have deleted the dead letter, or another supervisor delivered it."""
+
+    async def act(here: Scene) -> None:
+        (id,) = here.fail_jobs()
+        publisher = here.publish(ScriptedSink("file", lambda _: False))
+        await asyncio.sleep(1000.0)
+        assert publisher.failing, "as long as it waits"
+        here.store.delete([id], force=True)
+        await asyncio.sleep(200.0)
+        assert publisher.failing == {} and not publisher.stuck
 
     play(act)

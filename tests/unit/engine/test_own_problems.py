@@ -25,6 +25,25 @@ def test_a_claim_without_an_answer_is_a_problem_after_a_time() -> None:
     assert kinds(here) == []
 
 
+def test_jobs_that_may_not_start_are_a_problem_and_an_end_is_none() -> None:
+    here = Virtual()
+    here.serve()
+    here.engine.leases.checked_since_gap = False
+    here.notify()
+    here.loop.advance(STALLED_SECONDS / 2)
+    here.notify()
+    here.loop.advance(STALLED_SECONDS)
+    assert kinds(here) == ["claims"]
+    here.engine.leases.checked_since_gap = True
+    here.notify()
+    assert kinds(here) == []
+    here.engine.leases.checked_since_gap = False
+    here.notify()
+    here.loop.advance(STALLED_SECONDS + 1)
+    here.engine.fetcher.close()
+    assert kinds(here) == []
+
+
 def test_a_store_that_is_unavailable_or_silent_is_a_problem() -> None:
     here = Virtual()
     here.writer.asked_at = here.loop.time()

@@ -135,6 +135,26 @@ def test_a_deleted_job_is_gone(site: Site) -> None:
     play(scene)
 
 
+def test_a_page_that_cannot_be_made_ends_neither_the_others_nor_the_supervisor(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(site.store, "find_jobs", lambda *_, **__: 1 / 0)
+
+    async def scene() -> None:
+        broken, well = Stream(site.app, "/jobs"), Stream(site.app, "/queues")
+        assert await broken.next() == ("failed", {"error": "internal error: ZeroDivisionError"})
+        assert (await well.next())[0] == "parts"
+        put(site.store, "mail")
+        assert (await well.next())[0] == "parts"
+        await broken.leave()
+        await well.leave()
+
+    play(scene)
+    assert [record.getMessage() for record in caplog.records] == [
+        "HTTP: the open page /jobs?before= can't be kept up to date"
+    ]
+
+
 def test_a_button_refreshes_open_pages_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "PERIOD", 60.0)
     (id,) = put(site.store, "mail", delay=50.0)

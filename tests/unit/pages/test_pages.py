@@ -9,6 +9,7 @@ import pytest
 
 from supervisor.http.pages.job_list import Failures
 from supervisor.stores.records import EnqueueRow
+from supervisor.stores.search import FoundJobs
 from tests.stores.factories import Clock, dead, dead_letters, make_dead, put, success, take, take_one
 from tests.unit.pages.site import Elements, Site
 
@@ -123,6 +124,33 @@ def test_the_story_of_a_job_has_each_attempt_with_its_texts(site: Site) -> None:
         assert shown in text
     assert "Cancel…" not in text
     assert "Traceback: here" in site.get("/jobs/1/attempt-1.txt").text
+
+
+def test_many_attempts_with_long_texts_are_bounded(site: Site) -> None:
+    (id,) = make_dead(site.store, "mail")
+    found = site.store.get(id)
+    errors = [
+        {**found["errors"][0], "attempt": n, "traceback": "x" * 16_000, "stderr": "y" * 16_000} for n in range(50)
+    ]
+    site.store.get = lambda _: {**found, "errors": errors}
+    answer = site.get(f"/jobs/{id}")
+    assert len(answer.content) < 150_000 and "30 earlier attempts" in answer.text
+    assert len(site.get(f"/jobs/{id}/attempt-40.txt").content) > 32_000
+
+
+def test_what_another_program_has_left_out_is_shown_as_nothing(site: Site) -> None:
+    (id,) = make_dead(site.store, "mail")
+    found = site.store.get(id)
+    odd = {
+        **found,
+        "errors": [{"attempt": 0, "cause": "unreadable", "at": None, "message": "?"}],
+        "payload": {"a": float("nan")},
+    }
+    site.store.get = lambda _: odd
+    site.store.find_jobs = lambda *_, **__: FoundJobs([id], iter([odd]), None, 1, True)
+    site.announce({"pid": 1}, {"current_job": {"job_id": "x", "running_for": 1.0}}, state="odd")
+    for path in ("/", "/jobs", f"/jobs/{id}", "/dead-letters"):
+        assert site.get(path).status_code == 200, path
 
 
 def test_a_job_that_waits_shows_why(site: Site) -> None:

@@ -4,7 +4,7 @@
 (() => {
   const live = document.getElementById("live");
   const answer = document.getElementById("answer");
-  const TEXTS = { on: "Live", lost: "Connecting…", unavailable: "Store unavailable", full: "Not live: too many pages are open", gone: "Gone" };
+  const TEXTS = { on: "Live", lost: "Connecting…", unavailable: "Store unavailable", full: "Not live: too many pages are open", gone: "Gone", failed: "Not live: internal error" };
   const WAIT = 15000;
   let source = null, timer = 0;
 
@@ -31,6 +31,7 @@
       for (const [id, html] of Object.entries(JSON.parse(event.data))) replace(id, html);
     });
     source.addEventListener("unavailable", (event) => show("unavailable", ""));
+    source.addEventListener("failed", () => show("failed"));
     source.addEventListener("gone", () => { show("gone"); disconnect(); });
     source.addEventListener("error", () => {
       if (!source || source.readyState !== EventSource.CLOSED) return show("lost");
@@ -119,6 +120,34 @@
     }
   });
 
+  document.addEventListener("change", (event) => {
+    if (!event.target.matches("input[data-all]")) return;
+    for (const box of event.target.closest("table").querySelectorAll("tbody input[type=checkbox]")) box.checked = event.target.checked;
+  });
+
+  // --- charts: the values of the minute under the pointer
+
+  let figure = null;
+  function point(event) {
+    const over = event.target.closest?.("figure") || null;
+    if (figure && figure !== over) showMinute(figure, -1);
+    figure = over;
+    const plot = over?.querySelector("svg");
+    if (!plot) return;
+    const box = plot.getBoundingClientRect();
+    showMinute(over, Math.max(0, Math.min(59, Math.floor((event.clientX - box.left) / box.width * 60))));
+  }
+
+  function showMinute(of, minute) {
+    for (const value of of.querySelectorAll("b[data-values]")) {
+      const values = value.dataset.values.split("|");
+      value.textContent = minute < 0 ? values.findLast((each) => each !== "–") || "–" : values[minute];
+    }
+    of.querySelector(".at").textContent = minute < 0 || minute === 59 ? "" : `${59 - minute} min ago`;
+  }
+
+  document.addEventListener("pointermove", point, { passive: true });
+
   let closing = 0;
   function report(text, failed) {
     if (!answer) return;
@@ -136,5 +165,6 @@
     open.querySelector("summary").focus();
   });
 
+  document.documentElement.classList.add("js");
   connect();
 })();
