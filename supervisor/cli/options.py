@@ -15,6 +15,8 @@ from supervisor.text.units import parse_duration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+MIN_INTERVAL = 0.1
+"""Seconds from one look at the store to the next."""
 COUNT = click.IntRange(min=1, max=MAX_INTEGER)
 
 
@@ -77,9 +79,12 @@ def name_of(text: str) -> str:
     return text
 
 
-def seconds_of(text: str) -> float:
+def interval_of(text: str) -> float:
     """Return the seconds of a number such as `0.5`, or of a duration such as `2s`."""
     try:
-        return parse_duration(float(text))
+        seconds = parse_duration(float(text))
     except ValueError:
-        return parse_duration(text)
+        seconds = parse_duration(text)
+    if seconds < MIN_INTERVAL:
+        raise ValueError(f"expected at least {MIN_INTERVAL:g} seconds, got {text!r}")
+    return seconds

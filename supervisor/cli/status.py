@@ -9,7 +9,7 @@ import click
 
 from supervisor.cli.context import echo, load_settings
 from supervisor.cli.job_output import progress_line
-from supervisor.cli.options import config_option, json_option, read_with, seconds_of
+from supervisor.cli.options import config_option, interval_of, json_option, read_with
 from supervisor.cli.render import clipped, print_heading, print_json, print_table
 from supervisor.cli.status_check import check
 from supervisor.cli.store_access import use_store
@@ -39,7 +39,7 @@ WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for", "progress"
     metavar="[SECONDS]",
     is_flag=False,
     flag_value="2",
-    callback=read_with(seconds_of),
+    callback=read_with(interval_of),
     help="Show it again every so many seconds, by default 2, until Ctrl-C.",
 )
 @json_option

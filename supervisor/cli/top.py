@@ -10,7 +10,7 @@ import click
 
 from supervisor.cli.context import UserMistake, current_context, load_settings
 from supervisor.cli.exit_codes import DONE
-from supervisor.cli.options import config_option, read_with, seconds_of
+from supervisor.cli.options import config_option, interval_of, read_with
 from supervisor.cli.store_access import opener_of
 from supervisor.cli.store_thread import StoreThread
 
@@ -23,7 +23,7 @@ EXTRA = "top: expected the packages of its extra; install them with: pip install
 @click.command()
 @config_option
 @click.option(
-    "--interval", metavar="SECONDS", default="2", show_default=True, callback=read_with(seconds_of),
+    "--interval", metavar="SECONDS", default="2", show_default=True, callback=read_with(interval_of),
     help="Look at the store again after so many seconds.",
 )  # fmt: skip
 def top(interval: float) -> int:

@@ -40,20 +40,20 @@ class Screen(Protocol):
 
 
 def watch(settings: Settings, seconds: float, printed: Print, as_json: bool) -> int:
-    """Print the status again and again until a signal. Raises StoreError if a look shows a mistake."""
+    """Print the status again and again until a signal. Raises StoreError if the first look shows a mistake."""
     thread, inbox = StoreThread(opener_of(settings)), SimpleQueue[Future[Any] | None]()
     screen: Screen = Appended(printed, as_json) if as_json or not _has_screen() else InPlace(printed, seconds)
     with _signals(lambda: inbox.put(None)):
         try:
-            while _look(thread, inbox, screen) and not _is_output_lost():
-                if not _pause(inbox, seconds):
-                    break
+            is_first = True
+            while _look(thread, inbox, screen, is_first) and not _is_output_lost() and _pause(inbox, seconds):
+                is_first = False
         finally:
             thread.close()
     return DONE
 
 
-def _look(thread: StoreThread, inbox: SimpleQueue[Future[Any] | None], screen: Screen) -> bool:
+def _look(thread: StoreThread, inbox: SimpleQueue[Future[Any] | None], screen: Screen, is_first: bool) -> bool:
     """Show the status, or why there is none. Return False after a signal."""
     began = time.monotonic()
     thread.submit(lambda store: store.stats()).add_done_callback(inbox.put)
@@ -68,7 +68,7 @@ def _look(thread: StoreThread, inbox: SimpleQueue[Future[Any] | None], screen: S
         try:
             screen.show(answer.result())
         except StoreError as error:
-            if not may_answer_later(error):
+            if is_first and not may_answer_later(error):
                 raise
             screen.unavailable(str(error))
         return True

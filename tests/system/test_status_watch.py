@@ -53,7 +53,7 @@ def test_in_a_pipe_it_prints_one_status_after_the_other_as_plain_text(command: C
 def test_it_ends_when_nobody_reads_it(command: Command) -> None:
     command.enqueue("mail")
     watching = subprocess.Popen(
-        command.arguments("status", "--watch", "0.05"), cwd=command.folder, env=command.env, stdout=subprocess.PIPE
+        command.arguments("status", "--watch", "0.1"), cwd=command.folder, env=command.env, stdout=subprocess.PIPE
     )
     assert watching.stdout
     watching.stdout.readline()

@@ -129,7 +129,10 @@ class Top(App[None]):
 
     def _unavailable(self, why: str) -> None:
         age = f"as it was {format_duration(time.monotonic() - self._seen_at)} ago; " if self._last else ""
-        self._main.line("head", f"{age}the store is unavailable: {self._shown(why)}")
+        line = f"{age}the store is unavailable: {self._shown(why)}"
+        self._main.line("head", line)
+        if isinstance(self.screen, JobPage):
+            self.screen.head(line)
 
     def on_look_now(self) -> None:
         self._wake.set()

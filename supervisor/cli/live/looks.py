@@ -55,7 +55,7 @@ def look(store: Store, wanted: Wanted, sinks: frozenset[str]) -> Look:
 
 
 def filter_of(wanted: Wanted) -> tuple[JobFilter, str]:
-    """Return the filter of a text such as `queue:mail handler:send broken`, and the rest of the text, in small letters."""
+    """Return the filter of a text such as `queue:mail handler:send broken`, and the rest of the text in lower case."""
     names: dict[str, str] = {}
     rest = []
     for part in wanted.text.split():

@@ -30,7 +30,9 @@ from supervisor.jobs import JobState
 
 STATES = (None, *JobState)
 MAX_PROBLEMS = 3
-KEYS = "? help  q quit  / find  s state  o sort  Enter open  r retry  c cancel  d delete  p pause  R redrive"
+KEYS = (
+    "? help  q quit  P problems  / find  s state  o sort  Enter open  r retry  c cancel  d delete  p pause  R redrive"
+)
 
 
 class MainScreen(Screen[None]):
@@ -72,11 +74,10 @@ class MainScreen(Screen[None]):
     def show(self, found: Look, mask: Mask) -> None:
         self._last = found
         self.line("head", head_line(found, self._title))
-        lines = problem_lines(found, mask)
-        more = [f"… and {len(lines) - MAX_PROBLEMS + 1} more: P"] if len(lines) > MAX_PROBLEMS else []
+        lines = problem_lines(found, mask, MAX_PROBLEMS)
         problems = self.query_one("#problems", Static)
         problems.display = bool(lines)
-        problems.update(Text("\n".join([*lines[: MAX_PROBLEMS - len(more)], *more])))
+        problems.update(Text("\n".join(lines)))
         for id, rows in (
             ("queues", queue_rows(found)),
             ("workers", worker_rows(found)),

@@ -19,6 +19,7 @@ WORKER_COLUMNS = ("worker", "state", "for", "job", "handler", "attempt", "progre
 JOB_COLUMNS = ("job", "handler", "queue", "state", "attempt", "when", "last error")
 MAX_QUEUES = 500
 MAX_WORKERS = 1_000
+MAX_PROBLEMS = 200
 
 Mask = Callable[[str], str]
 
@@ -79,8 +80,12 @@ def job_rows(look: Look, mask: Mask) -> list[Row]:
     return rows
 
 
-def problem_lines(look: Look, mask: Mask) -> list[str]:
-    return [clipped(mask(each.text), 1_000) for each in look.problems]
+def problem_lines(look: Look, mask: Mask, limit: int = MAX_PROBLEMS) -> list[str]:
+    """Return the first problems, and how many more there are."""
+    found = look.problems
+    if len(found) <= limit:
+        return [clipped(mask(each.text), 1_000) for each in found]
+    return [*problem_lines(look._replace(problems=found[: limit - 1]), mask), f"… and {len(found) - limit + 1} more"]
 
 
 def head_line(look: Look, store: str) -> str:

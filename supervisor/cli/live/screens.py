@@ -104,6 +104,13 @@ class JobPage(Page):
     def on_mount(self) -> None:
         self.post_message(LookNow())
 
+    def show(self, text: str) -> None:
+        self.head(f"job {self.job}")
+        super().show(text)
+
+    def head(self, text: str) -> None:
+        self.query_one(".head", Static).update(Text(clipped(text, 300)))
+
     def report(self, text: str) -> None:
         self.query_one("#report", Static).update(Text(clipped(text, 300)))
 

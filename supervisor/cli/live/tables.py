@@ -50,11 +50,14 @@ class Table(DataTable[Text]):
 
     def show(self, rows: Sequence[Row]) -> None:
         """Replace the rows. The cursor stays on its row, or near it if that is gone."""
-        self._given, by, ordered = rows, self._sort_by, unique(rows)
+        by, ordered, is_same_look = self._sort_by, unique(rows), rows is self._given
+        self._given = rows
         if by is not None:
             ordered.sort(key=lambda row: (isinstance(row.order[by], str), row.order[by]))
         if self._downwards:
             ordered.reverse()
+        if ordered == self._rows_shown and not is_same_look:
+            return
         at, top = self.cursor_row, self.scroll_y
         key = self._rows_shown[at].key if 0 <= at < len(self._rows_shown) else None
         self._rows_shown = ordered

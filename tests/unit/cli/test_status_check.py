@@ -14,6 +14,7 @@ import pytest
 
 from supervisor.cli.context import load_settings
 from supervisor.cli.status_check import check
+from supervisor.errors import StoreUnavailable
 from supervisor.stores.opening import open_store, settings_of
 from supervisor.stores.records import Presence
 from supervisor.workers.blame import HOST
@@ -82,12 +83,17 @@ def test_here_leaves_out_the_problems_of_other_hosts_and_of_queues(call: Call) -
 
 
 def test_a_store_that_hangs_is_a_problem_after_the_timeout(
-    call: Call, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    call: Call, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     answers = threading.Event()
-    monkeypatch.setattr("supervisor.cli.status_check.opener_of", lambda settings: lambda: answers.wait(20))
+
+    def opened() -> None:
+        answers.wait(20)
+        raise StoreUnavailable("the test is over")
+
+    monkeypatch.setattr("supervisor.cli.status_check.opener_of", lambda settings: opened)
     assert check(load_settings(), None, timeout=0.05) == 1
-    assert "the store sqlite:///jobs.db has not answered for 0.05s" in capsys.readouterr().out
+    assert "the store sqlite:///jobs.db has not answered for 0.05s" in capfd.readouterr().out
     answers.set()
 
 

@@ -257,7 +257,7 @@ def test_a_dead_letter_is_redriven(here: Fixture) -> None:
     here.fail()
 
     async def story(screen: Screen) -> None:
-        await screen.shows("failed")
+        await screen.shows("ValueError")
         await screen.press("R")
         await screen.shows(f"job {id}: redriven")
         assert here.store.get(id)["state"] == "ready"  # type: ignore[index]
