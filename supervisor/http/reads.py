@@ -86,7 +86,7 @@ class Reads:
         before, limit = asked["before"], asked["limit"]
 
         def read(store: Store) -> Any:
-            return {"sinks": store.stats()["sinks"], **page(store, find(store, where, before, limit))}
+            return {"sinks": store.sinks(), **page(store, find(store, where, before, limit))}
 
         return await self._read(read)
 

@@ -52,8 +52,9 @@ class View:
         """Return what keeps this supervisor from its work, as `status --json` has it."""
         if self.engine is not None:
             return [problem._asdict() for problem in self.engine.problems()]
-        error = Mask(self.settings().secrets)(self.store_error)
-        return [unavailable_store(error)._asdict()] if error else []
+        if not self.store_error:
+            return []
+        return [unavailable_store(Mask(self.settings().secrets)(self.store_error))._asdict()]
 
     def own_status(self) -> dict[str, Any] | None:
         """Return the row of this supervisor as it is now, not as the store has it."""
