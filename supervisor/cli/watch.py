@@ -152,7 +152,7 @@ class InPlace:
         from rich.text import Text
 
         console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
-        folded = list(Text.from_ansi(text, overflow="fold").wrap(console, console.width - 1, overflow="fold"))
+        folded = list(Text.from_ansi(text.rstrip(), overflow="fold").wrap(console, console.width - 1, overflow="fold"))
         room = console.height - 1
         if (more := len(folded) - room) > 0:  # the problems, at the end, stay
             top, bottom = (room - 1) // 2, room // 2
