@@ -41,6 +41,7 @@ if ACTIVE:
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError as error:
         raise ImportError(f"{error}: the plugin otel.py needs: pip install 'job-supervisor[otel]'") from None
+    OTLPSpanExporter().shutdown()  # it imports what takes long: once here, and not in each worker
 
 
 # --- the processes: each has a provider of its own, since its thread does not survive a fork

@@ -16,12 +16,14 @@ ERRORS = {
     403: "The server is read only, or the request comes from a page of another site.",
     404: "There is no such job.",
     409: "The state of the job, or of the supervisor, does not allow it.",
+    408: "The body took too long.",
     413: "The body is too large.",
     421: "The host is not this server.",
     429: "There were too many requests.",
+    431: "The headers are too large.",
     503: "The store is unavailable or has not answered in time, or the supervisor has not started yet.",
 }
-OF_ANY = (401, 403, 421, 429, 503)
+OF_ANY = (400, 401, 403, 408, 413, 421, 429, 431, 503)
 
 
 def description(operations: Iterable[Operation]) -> dict[str, Any]:
@@ -41,7 +43,7 @@ def description(operations: Iterable[Operation]) -> dict[str, Any]:
 
 
 def _operation(it: Operation) -> dict[str, Any]:
-    errors = {400, *it.errors, *OF_ANY, *({413} if it.method == "POST" else ())}
+    errors = {*it.errors, *OF_ANY}
     described: dict[str, Any] = {
         "summary": it.summary,
         "operationId": f"{it.method.lower()}{it.path.translate(str.maketrans('/{}', '_..'))}".replace(".", ""),

@@ -31,6 +31,9 @@ class _Sample(NamedTuple):
     finished: int
     failed: int
     retried: int
+    fresh: int
+    retries: int
+    latencies: _Buckets
     waits: _Buckets
     runs: _Buckets
 
@@ -44,20 +47,24 @@ class History:
 
     def sample(self) -> None:
         found = {name.removeprefix(PREFIX): value for name, value in self._snapshot().items()}
-        jobs = found["jobs_total"]
+        jobs, ready = found["jobs_total"], found["queue_depth"].values()
         self._samples.append(
             _Sample(
                 at=self._clock(),
                 finished=jobs["succeeded"] + jobs["failed"],
                 failed=jobs["failed"],
                 retried=found["retries_total"],
+                fresh=sum(each["fresh"] for each in ready),
+                retries=sum(each["retry"] for each in ready),
+                latencies=_buckets([found["latency_seconds"]]),
                 waits=_buckets([found["wait_time_seconds"]]),
                 runs=_buckets(found["run_time_seconds"].values()),
             )
         )
 
     def series(self) -> dict[str, Numbers]:
-        """Return `finished`, `failed` (for good) and `retried` a minute, and the seconds `wait_p50`, `wait_p95`, `run_p50`, `run_p95`."""
+        """Return `finished`, `failed` (for good) and `retried` a minute; the jobs that were ready, `fresh` and `retries`; and percentiles
+        in seconds, such as `latency_p95`, of `latency`, `wait` and `run`."""
         last = self._clock() // _MINUTE
         steps: dict[int, list[tuple[_Sample, _Sample]]] = {}
         for before, after in pairwise(self._samples):
@@ -65,9 +72,10 @@ class History:
         minutes = [steps.get(minute, []) for minute in range(MINUTES)]
         return {
             **{name: [_rate(each, name) for each in minutes] for name in ("finished", "failed", "retried")},
+            **{name: [_at_end(each, name) for each in minutes] for name in ("fresh", "retries")},
             **{
-                f"{name}_p{percent}": [_percentile(each, f"{name}s", percent / 100) for each in minutes]
-                for name in ("wait", "run")
+                f"{name}_p{percent}": [_percentile(each, buckets, percent / 100) for each in minutes]
+                for name, buckets in (("latency", "latencies"), ("wait", "waits"), ("run", "runs"))
                 for percent in (50, 95)
             },
         }
@@ -88,6 +96,10 @@ def _rate(steps: Sequence[tuple[_Sample, _Sample]], name: str) -> float | None:
         return None
     number: int = sum(getattr(after, name) - getattr(before, name) for before, after in steps)
     return number * _MINUTE / seconds
+
+
+def _at_end(steps: Sequence[tuple[_Sample, _Sample]], name: str) -> float | None:
+    return float(getattr(steps[-1][1], name)) if steps else None
 
 
 def _percentile(steps: Sequence[tuple[_Sample, _Sample]], name: str, share: float) -> float | None:

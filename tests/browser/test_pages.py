@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Visit
-from tests.browser.site import Site
+from tests.browser.site import Site, served
 
 STAYED = "window.stayed = true"
 
@@ -158,3 +160,19 @@ def test_a_part_that_changes_keeps_the_focus_and_what_is_open(site: Site, visit:
     expect(page.get_by_role("heading", name="Failed attempts 2")).to_be_visible()
     expect(page.get_by_role("button", name="Delete the job")).to_be_focused()
     assert stayed(page)
+
+
+def test_a_page_goes_on_after_the_supervisor_was_killed_and_started_again(tmp_path: Path, visit: Visit) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with served(tmp_path, http=f'{{listen: "127.0.0.1:{port}"}}') as site:
+        page = visit(site).page("/jobs")
+        live(page)
+        site.run.kill()
+        expect(page.locator("#live")).to_have_text("Connecting…")
+        id = site.command.enqueue("send_mail", {})
+        site.command.run()
+        expect(page.get_by_text("Live", exact=True)).to_be_visible()
+        expect(page.get_by_role("row", name=str(id)).get_by_text("succeeded")).to_be_visible()
+        assert stayed(page)

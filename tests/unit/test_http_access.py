@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from supervisor.config.settings import HttpSettings
+from supervisor.config.settings import HttpSettings, Settings
 from supervisor.config.types import Address
 from supervisor.http.app import application
 from supervisor.http.login import local_path
@@ -40,7 +40,7 @@ class Site:
     def __init__(self, token: str | None = TOKEN, read_only: bool = False, rates: Rates | None = None) -> None:
         self.now = 1000.0
         settings = HttpSettings(listen=Address("127.0.0.1", 80), token=token, read_only=read_only)
-        view = View(lambda: "running", lambda: None, dict, reader=Reader())  # type: ignore[arg-type, return-value]
+        view = View(lambda: "running", Settings, dict, reader=Reader())  # type: ignore[arg-type]
         self.app = application(view, settings, rates, clock=lambda: self.now)
         self.clients: list[httpx.AsyncClient] = []
 

@@ -31,6 +31,8 @@ class Curve(NamedTuple):
 class Chart(NamedTuple):
     title: str
     unit: str
+    form: str
+    """The class of its curves: `bars` or `line`."""
     curves: Sequence[Curve]
     highest: str
     """The value at the top of the chart."""
@@ -51,8 +53,10 @@ def charts(series: Mapping[str, Numbers]) -> list[Chart]:
             "Failed attempts", "attempts a minute",
             {"retried": ("warn", series["retried"]), "failed for good": ("bad", series["failed"])},
         ),
-        _lines("Wait", series, "wait"),
-        _lines("Run time", series, "run"),
+        _bars("Ready", "jobs", {"fresh": ("first", series["fresh"]), "retries": ("warn", series["retries"])}),
+        _lines("Latency", "due to end", series, "latency"),
+        _lines("Wait", "due to claim", series, "wait"),
+        _lines("Run time", "of an attempt", series, "run"),
     ]  # fmt: skip
 
 
@@ -68,17 +72,17 @@ def _bars(title: str, unit: str, named: Mapping[str, tuple[str, Numbers]]) -> Ch
                 low = HEIGHT * (1 - sum(each or 0.0 for each in column[:at]) / top)
                 path += f"M{x * STEP} {low:.1f}v{-HEIGHT * (column[at] or 0.0) / top:.1f}h{BAR}V{low:.1f}z"
         curves.append(Curve(name, path, kind, _texts(values, rate)))
-    return _chart(title, unit, curves, rate(top), not any(any(values) for _, values in named.values()))
+    return _chart(title, unit, "bars", curves, rate(top), not any(any(values) for _, values in named.values()))
 
 
-def _lines(title: str, series: Mapping[str, Numbers], of: str) -> Chart:
+def _lines(title: str, unit: str, series: Mapping[str, Numbers], of: str) -> Chart:
     named = {"p50": ("first", series[f"{of}_p50"]), "p95": ("second", series[f"{of}_p95"])}
     known = [value for _, values in named.values() for value in values if value is not None]
     top = nice_limit(max(known, default=0.0))
     curves = [
         Curve(name, _line(values, top), kind, _texts(values, format_duration)) for name, (kind, values) in named.items()
     ]
-    return _chart(title, "", curves, format_duration(top), not known)
+    return _chart(title, unit, "line", curves, format_duration(top), not known)
 
 
 def _line(values: Numbers, top: float) -> str:
@@ -94,10 +98,10 @@ def _line(values: Numbers, top: float) -> str:
     return path
 
 
-def _chart(title: str, unit: str, curves: Sequence[Curve], highest: str, is_empty: bool) -> Chart:
+def _chart(title: str, unit: str, form: str, curves: Sequence[Curve], highest: str, is_empty: bool) -> Chart:
     latest = ", ".join(f"{each.name} {each.last}" for each in curves)
-    summary = f"{title} of the last hour: {f'{latest} {unit}'.strip()} now, the top of the chart is {highest}"
-    return Chart(title, unit, curves, highest, summary, is_empty)
+    summary = f"{title} ({unit}) of the last hour: {latest} now, the top of the chart is {highest}"
+    return Chart(title, unit, form, curves, highest, summary, is_empty)
 
 
 def _texts(values: Numbers, form: Callable[[float], str]) -> list[str]:

@@ -47,7 +47,7 @@ def json_text(value: Any) -> str:
 
 
 def environment(read_only: Callable[[], bool]) -> Environment:
-    """What another program has put into the store may lack anything: that is shown as nothing."""
+    """Return the templates. A value that another program has left out of the store is shown as nothing."""
     made = Environment(
         loader=PackageLoader("supervisor.http.pages"), autoescape=True, undefined=ChainableUndefined, auto_reload=False,
         trim_blocks=True, lstrip_blocks=True,

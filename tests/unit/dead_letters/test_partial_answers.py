@@ -95,6 +95,22 @@ def test_a_sink_that_asks_for_a_pause_is_offered_nothing_until_its_end(play: Pla
     play(act)
 
 
+def test_a_pause_begins_before_the_next_part_of_an_offer(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        ids = here.fail_jobs(8)
+        sink = AnsweringSink()
+        sink.bad = dict.fromkeys(ids, "500")
+        publish(here, sink)
+        await asyncio.sleep(0.5)
+        sink.bad, sink.untried, sink.retry_after = {ids[0]: "429"}, set(ids[1:]), 120.0
+        sink.calls.clear()
+        await asyncio.sleep(60.0)
+        assert len(sink.calls) == 1
+        assert len(sink.calls[0]) < len(ids), "the parts are small after a failure"
+
+    play(act)
+
+
 def test_a_pause_has_a_limit(play: Play) -> None:
     async def act(here: Scene) -> None:
         (id,) = here.fail_jobs()

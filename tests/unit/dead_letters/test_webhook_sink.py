@@ -279,7 +279,7 @@ def test_no_more_requests_at_once_than_configured(serve: Serve) -> None:
 def test_requests_begin_within_some_seconds_only_and_the_rest_has_not_failed(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "START_FOR", 0.2)
+    monkeypatch.setattr(module, "START_FOR", 1.0)
 
     def slowly(here: Conversation, request: Request) -> None:
         time.sleep(0.05)
@@ -302,7 +302,7 @@ def test_names_that_are_not_resolved_hold_up_no_publish_and_take_no_more_threads
         return real(*arguments, **options)
 
     monkeypatch.setattr(webhook_client.socket, "getaddrinfo", slow)
-    monkeypatch.setattr(module, "START_FOR", 0.1)
+    monkeypatch.setattr(module, "START_FOR", 1.0)
     sink = WebhookSink(server.url, timeout="100ms", concurrency=2)
     monkeypatch.setattr(sink, "_target", sink._target._replace(timeout=0.1))
     for _ in range(3):

@@ -9,7 +9,19 @@ import pytest
 from supervisor.http.pages.charts import HEIGHT, WIDTH, charts, nice_limit
 from supervisor.telemetry.history import MINUTES, Numbers
 
-NAMES = ("finished", "failed", "retried", "wait_p50", "wait_p95", "run_p50", "run_p95")
+NAMES = (
+    "finished",
+    "failed",
+    "retried",
+    "fresh",
+    "retries",
+    "latency_p50",
+    "latency_p95",
+    "wait_p50",
+    "wait_p95",
+    "run_p50",
+    "run_p95",
+)
 
 
 def series(**known: Numbers) -> dict[str, Numbers]:
@@ -17,7 +29,7 @@ def series(**known: Numbers) -> dict[str, Numbers]:
 
 
 def test_without_figures_each_chart_is_empty() -> None:
-    assert [chart.is_empty for chart in charts(series())] == [True] * 4
+    assert [chart.is_empty for chart in charts(series())] == [True] * 6
     assert charts({}) == []
 
 
@@ -30,7 +42,7 @@ def test_bars_and_lines_stay_in_the_box_and_gaps_are_gaps() -> None:
             run_p95=[1.0, None, 3.0, *half, *half[:27]],
         )
     )
-    throughput, failures, _, run = found
+    throughput, failures, *_, run = found
     for chart in found:
         for curve in chart.curves:
             for x, y in re.findall(r"[ML]([\d.]+) ([\d.-]+)", curve.path):

@@ -39,10 +39,12 @@ def test_figures_are_by_minute_the_newest_last() -> None:
     figures = Figures()
     figures.history.sample()
     figures.go_on(PERIOD, succeeded=5)
+    figures.values["supervisor_queue_depth"] = {"a": {"fresh": 2, "retry": 1}, "b": {"fresh": 3, "retry": 0}}
     figures.go_on(60.0, succeeded=10, failed=2)
     series = figures.history.series()
     assert {len(values) for values in series.values()} == {MINUTES}
     assert series["finished"][-2:] == [30.0, 12.0] and series["failed"][-2:] == [0.0, 2.0]
+    assert series["fresh"][-2:] == [0.0, 5.0] and series["retries"][-2:] == [0.0, 1.0]
     assert series["finished"][:-2] == [None] * (MINUTES - 2)
 
 
