@@ -307,7 +307,8 @@ def test_each_change_is_logged_once_with_who_sent_it(caplog: pytest.LogCaptureFi
         await browser.post("/logout", headers=OWN)
 
     play(scene)
-    assert [record.getMessage() for record in caplog.records if record.name == "supervisor"] == [
+    records = [record for record in caplog.records if record.name == "supervisor"]
+    assert [record.getMessage() for record in records] == [
         "HTTP: login from 10.0.0.7",
         "HTTP: POST /api/queues/a%0Ab/pause by session from 10.0.0.7: 400",
         "HTTP: POST /api/queues/mail/pause by token from 10.0.0.7: 200",
@@ -315,6 +316,6 @@ def test_each_change_is_logged_once_with_who_sent_it(caplog: pytest.LogCaptureFi
         "HTTP: a wrong token from 10.0.0.9",
         "HTTP: logout from 10.0.0.7",
     ]
-    assert caplog.records[1].fields == {  # type: ignore[attr-defined]
+    assert records[1].fields == {  # type: ignore[attr-defined]
         "actor": "session from 10.0.0.7", "method": "POST", "path": "/api/queues/a%0Ab/pause", "status": 400,
     }  # fmt: skip
