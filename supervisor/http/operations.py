@@ -77,4 +77,9 @@ def routes_of(operations: Iterable[Operation]) -> list[Route]:
     paths: dict[str, list[Operation]] = {}
     for operation in operations:
         paths.setdefault(operation.path, []).append(operation)
-    return [Route(path, _Path(paths[path])) for path in sorted(paths, key=lambda path: "{" in path)]
+    return [Route(_pattern(path), _Path(paths[path])) for path in sorted(paths, key=lambda path: "{" in path)]
+
+
+def _pattern(path: str) -> str:
+    """A name may have a slash, which is encoded in the address, and has been decoded before the routes see it."""
+    return path.replace("{name}", "{name:path}")

@@ -240,6 +240,9 @@ def test_a_queue_is_paused_and_resumed(site: Site, store: Any) -> None:
     assert store.paused() == {"a b"}
     assert site.post("/api/queues/a%20b/resume") == {"queue": "a b", "paused": False}
     assert store.paused() == frozenset()
+    for name in ("a%2Fb", "..%2F%2F", "%2Fpause"):
+        site.post(f"/api/queues/{name}/pause")
+    assert store.paused() == {"a/b", "..//", "/pause"}
 
 
 def test_workers_are_added_and_removed(site: Site) -> None:
