@@ -116,6 +116,19 @@ def test_a_second_request_hidden_in_the_body_of_the_first_is_not_answered(served
     assert sent(served.site, both + hidden, until_closed=True).count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize("path", ["/livez", "/api/drain"])
+def test_what_is_no_http_behind_an_answer_ends_only_its_connection(served: Served, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", served.site.port), timeout=20.0) as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 40")
+        connection.sendall(b"zz\r\n")
+        with contextlib.suppress(ConnectionError):
+            while connection.recv(65536):
+                pass
+    assert served.site.ask("/livez").status == 200
+    assert "supervisor stopping" not in served.run.log and "Traceback" not in served.run.log
+
+
 class Open(NamedTuple):
     """A connection that a hostile client tries to keep."""
 
