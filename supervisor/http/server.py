@@ -155,13 +155,13 @@ class _Connection(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP. If another answer has begun, there can be none: uvicorn would raise an error."""
-        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-            self.transport.abort()
-            return
-        super().send_400_response(msg)
+        """Answer what is no HTTP, or close the connection if h11 allows no such answer: another one has begun, or it would be to HEAD."""
         if self.cycle is not None:
             self.cycle.disconnected = True  # what the application answers comes too late
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()
