@@ -56,6 +56,10 @@ class View:
             return []
         return [unavailable_store(Mask(self.settings().secrets)(self.store_error))._asdict()]
 
+    def problems_of_store(self) -> list[dict[str, Any]]:
+        """Return those problems that the store may not show, since they keep it from being written."""
+        return [problem for problem in self.problems() if problem["kind"] in ("store", "claims")]
+
     def own_status(self) -> dict[str, Any] | None:
         """Return the row of this supervisor as it is now, not as the store has it."""
         return None if self.engine is None else self.engine.status(self.owner, self.state())

@@ -99,6 +99,8 @@ def test_a_database_that_another_program_has_locked_and_claims_that_it_refuses(c
     _, site = start(command)
     with locked(command.folder / "jobs.db"):
         assert "locked" in refused(site, "store")
+        page = site.ask("/", Accept="text/html").body  # can be read all the same
+        assert "database is locked" in page and "All well" not in page
     ready(site)
     refusal = "begin select raise(abort, 'no'); end"
     execute(command, f"create trigger refuses before update on jobs when new.state = 2 {refusal}")

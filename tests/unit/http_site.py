@@ -104,11 +104,18 @@ class Site:
         assert answer.status < 300, answer.body
         return answer.body
 
-    async def _ask(self, path: str, method: str, body: Any) -> httpx.Response:
+    def press(self, path: str, form: str) -> str:
+        """Return what a button of a page answers to its script."""
+        answer = self._runner.run(self._ask(path, "POST", form.encode(), accept="application/json"))
+        assert answer.status_code == 200, answer.text
+        message: str = json.loads(answer.content)["message"]
+        return message
+
+    async def _ask(self, path: str, method: str, body: Any, accept: str = "*/*") -> httpx.Response:
         transport = httpx.ASGITransport(self.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
-            return await client.request(method, path, content=content)
+            return await client.request(method, path, content=content, headers={"Accept": accept})
 
 
 def check(description: Any, method: str, path: str, status: int, body: Any) -> None:

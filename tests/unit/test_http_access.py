@@ -90,6 +90,9 @@ def test_a_program_is_refused_without_a_redirect() -> None:
         for path, headers in (("/api/status", PAGE), ("/metrics", {}), ("/nothing", {"Accept": "*/*"})):
             refused = await site.client().get(path, headers=headers)
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert "a token is required" in refused.text
+        wrong = await site.client().get("/metrics", headers={"Authorization": "Bearer wrong"})
+        assert wrong.status_code == 401 and "the token is wrong" in wrong.text
         sent = await site.client().post("/jobs/7/retry", headers={**PAGE, **OWN})
         assert (sent.status_code, sent.headers["location"]) == (303, "/login")
 

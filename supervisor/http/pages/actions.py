@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -17,7 +19,12 @@ from supervisor.http.view import View
 from supervisor.stores.operator_commands import NO_SUCH_JOB
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import OperatorResult
+from supervisor.stores.search import JobFilter
 from supervisor.text.units import counted
+
+DEAD_LETTERS = JobFilter(dead_letter="any")
+PART = 5000  # dead letters that are redriven by one call of the store
+SECONDS = 15.0  # after which no other part is begun: the browser waits for the answer
 
 Command = Callable[[Store, list[int], bool], OperatorResult]
 
@@ -67,15 +74,30 @@ class Actions:
         if ids is not None and not ids:
             raise BadRequest("no dead letter is selected")
         force = bool(form.get("force"))
-        result = await self._view.read(lambda store: store.redrive(ids, force))
+        if ids is None:
+            result, is_rest = await self._redrive_all(force)
+        else:
+            result, is_rest = await self._view.read(lambda store: store.redrive(ids, force)), False
         request.scope["ids"] = [*result.changed]
         message = f"{counted(len(result.changed), 'dead letter')} redriven"
         if result.refused:
             id, reason = next(iter(result.refused.items()))
             message += f"; {len(result.refused)} refused, the first is job {id}: {reason}"
+        if is_rest:
+            message += "; older ones are left: the command for all of them is supervisor dlq redrive --all"
         if ids is not None and not result.changed:
             raise Conflict(message)
         return self._done(request, message, "/dead-letters")
+
+    async def _redrive_all(self, force: bool) -> tuple[OperatorResult, bool]:
+        """Redrive a part at a time, so that others can read in between, for a limited time. Return whether there are more."""
+        found, before, began = OperatorResult({}, {}), None, time.monotonic()
+        while True:
+            result, before = await self._view.read(partial(_redrive_part, force=force, before=before))
+            found.changed.update(result.changed)
+            found.refused.update(result.refused)
+            if before is None or time.monotonic() - began > SECONDS:
+                return found, before is not None
 
     def _done(self, request: Request, message: str, address: str, leaves: bool = False) -> Response:
         """`leaves` is whether the page that the button was on is no more."""
@@ -83,6 +105,11 @@ class Actions:
         if "application/json" in request.headers.get("accept", ""):
             return JSONResponse({"message": message, **({"location": address} if leaves else {})})
         return RedirectResponse(address, 303)
+
+
+def _redrive_part(store: Store, force: bool, before: str | None) -> tuple[OperatorResult, str | None]:
+    found = store.find_jobs(DEAD_LETTERS, before=before, limit=PART)
+    return store.redrive(sorted(found.ids), force), found.next
 
 
 async def _form(request: Request) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
@@ -30,10 +30,15 @@ Facts = dict[str, Any]
 
 
 class Seen:
-    """The store at one moment. The status is read once, whatever the number of pages that show it."""
+    """The store at one moment. The status is read once, whatever the number of pages that show it. `problems` are those of
+    this supervisor that the store may not show."""
 
-    def __init__(self, store: Store, settings: Settings, history: Mapping[str, Numbers], failures: Failures) -> None:
+    def __init__(
+        self, store: Store, settings: Settings, history: Mapping[str, Numbers], failures: Failures,
+        problems: Sequence[Facts] = (),
+    ) -> None:  # fmt: skip
         self.store, self.settings, self.history, self.failures = store, settings, history, failures
+        self.problems = problems
 
     @cached_property
     def now(self) -> datetime:
@@ -41,7 +46,10 @@ class Seen:
 
     @cached_property
     def status(self) -> Facts:
-        return with_problems(self.store.stats(), self.settings.dlq.names)
+        found = with_problems(self.store.stats(), self.settings.dlq.names)
+        known = {it["message"] for each in found["supervisors"] for it in each["problems"]}
+        unknown = [each for each in self.problems if each["message"] not in known]
+        return {**found, "problems": [*unknown, *found["problems"]]}
 
 
 class Screen(NamedTuple):
