@@ -82,7 +82,7 @@ class Access:
         try:
             await self._app(scope, receive, send_with_headers)
         finally:
-            if scope["method"] not in READING and scope["path"] not in SESSION_PATHS:
+            if scope["method"] not in READING and scope["path"] not in OPEN_PATHS | SESSION_PATHS:
                 _report(scope, status)
 
     def _refused(self, scope: Scope) -> Response | None:

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -52,6 +52,7 @@ def application(
         api.Conflict: partial(_error, pages, 409),
         StoreError: partial(_error, pages, 503),
         HTTPException: partial(_http_error, pages),
+        ClientDisconnect: _nobody_reads,
     }
     return Starlette(
         routes=[*own, *login.routes(callers), *api.routes(view), *pages.routes()],
@@ -86,6 +87,11 @@ async def _error(pages: Pages, status: int, request: Request, error: Exception) 
 
 async def _http_error(pages: Pages, request: Request, error: HTTPException) -> Response:
     return pages.error(request, error.status_code, error.detail, error.headers)
+
+
+async def _nobody_reads(request: Request, error: Exception) -> Response:
+    """Answer a client that has left in the middle of its request, which is no fault of the application."""
+    return Response(status_code=400)
 
 
 class _Limits:

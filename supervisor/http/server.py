@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -18,7 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from supervisor.config.settings import HttpSettings
 from supervisor.errors import ConfigError
 from supervisor.http.access import MAX_HEADERS
-from supervisor.telemetry.rate_limit import RateLimit
+from supervisor.http.rates import group
+from supervisor.telemetry.rate_limit import RateLimit, times
 from supervisor.text.os_errors import reason
 
 MAX_CONNECTIONS = 100
@@ -30,6 +33,8 @@ MAX_OF_ONE_ADDRESS = 50
 REQUEST_SECONDS = 10.0
 """A connection that has not sent a complete request by then, or has taken nothing of an answer for as long, is closed."""
 CLOSE_SECONDS = 1.0
+
+_logger = logging.getLogger("supervisor")
 
 
 class HttpServer:
@@ -48,7 +53,7 @@ class HttpServer:
         """Answer with `app` until `close`. The task ends then, or with the error of a fault of the server."""
         config = uvicorn.Config(
             app, http=_Connection, ws="none", lifespan="off", log_config=None, access_log=False, proxy_headers=False,
-            server_header=False, limit_concurrency=MAX_CONNECTIONS, h11_max_incomplete_event_size=MAX_HEADERS,
+            server_header=False, limit_concurrency=MAX_CONNECTIONS, backlog=MAX_CONNECTIONS, h11_max_incomplete_event_size=MAX_HEADERS,
             timeout_keep_alive=int(REQUEST_SECONDS), timeout_graceful_shutdown=int(CLOSE_SECONDS),
         )  # fmt: skip
         self._server = _Server(config)
@@ -85,12 +90,57 @@ class _Server(uvicorn.Server):
         yield
 
 
+class _Listener(socket.socket):
+    """A listening socket that closes a connection which it can't accept, since no descriptor is left or a firewall forbids it: asyncio
+    would report the error as a fault, which ends the supervisor. For that it keeps a descriptor."""
+
+    def __init__(self, family: int) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
+        self._reserved = _descriptor()
+        self._reports = RateLimit(time.monotonic)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        try:
+            return super().accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            raise
+        except OSError as error:
+            if (held := self._reports.allow("")) is not None:
+                _logger.warning("HTTP: can't accept a connection: %s%s", reason(error), times(held))
+            self._refuse()
+            raise BlockingIOError from None
+
+    def _refuse(self) -> None:
+        """Close the next connection: otherwise the loop would be woken by it again and again."""
+        _close(self._reserved)
+        with suppress(OSError):
+            super().accept()[0].close()
+        self._reserved = _descriptor()
+
+    def close(self) -> None:
+        super().close()
+        _close(self._reserved)
+        self._reserved = None
+
+
+def _descriptor() -> int | None:
+    with suppress(OSError):
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    return None
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        os.close(descriptor)
+
+
 class _Connection(H11Protocol):
     """A connection that is closed unless each request is complete in time and its answer is read: uvicorn limits only
     the silence between two requests."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.group = group(self.client[0]) if self.client else ""
         self._deadline: asyncio.TimerHandle | None = None
         self._reading: asyncio.TimerHandle | None = None
         self._expect_request()
@@ -103,6 +153,15 @@ class _Connection(H11Protocol):
         if self._reading is not None:
             self._reading.cancel()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP, or close the connection if h11 allows no such answer: another one has begun, or it would be to HEAD."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True  # what the application answers comes too late
+        try:
+            super().send_400_response(msg)
+        except h11.LocalProtocolError:
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -141,17 +200,15 @@ class _Connection(H11Protocol):
     def _is_too_many(self) -> bool:
         if len(self.connections) > MAX_UNANSWERED:
             return True
-        peer = self.client and self.client[0]
-        if not peer or ip_address(peer.partition("%")[0]).is_loopback:
+        if not self.group or (self.client and ip_address(self.client[0].partition("%")[0]).is_loopback):
             return False
-        clients = (getattr(each, "client", None) for each in self.connections)
-        return [client and client[0] for client in clients].count(peer) > MAX_OF_ONE_ADDRESS
+        return [getattr(each, "group", "") for each in self.connections].count(self.group) > MAX_OF_ONE_ADDRESS
 
 
 def _bound(settings: HttpSettings) -> socket.socket:
     host, port = settings.listen
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = _Listener(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

@@ -79,7 +79,10 @@ class StopRequest:
 
     def handle_fault(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an exception of the loop: end the supervisor. It is better to be started again, with every lease recovered, than
-        to go on without one of the parts."""
+        to go on without one of the parts. A connection is no part: only the HTTP server has some, and asyncio closes this one."""
+        if "transport" in context:
+            loop.default_exception_handler(context)
+            return
         self.fault = self.fault or context.get("exception") or RuntimeError(context["message"])
         loop.default_exception_handler(context)
         self.request("internal error")

@@ -116,6 +116,35 @@ def test_a_second_request_hidden_in_the_body_of_the_first_is_not_answered(served
     assert sent(served.site, both + hidden, until_closed=True).count(b"HTTP/1.1 ") == 1
 
 
+@pytest.mark.parametrize("request_line", ["POST /livez", "POST /api/drain", "POST /login", "HEAD /livez", "HEAD /jobs"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_body_that_is_no_http_ends_only_its_connection(served: Served, request_line: str, waits: bool) -> None:
+    head = f"{request_line} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", served.site.port), timeout=20.0) as connection:
+        connection.sendall((head if waits else f"{head}zz\r\n").encode())
+        if waits and "login" not in request_line:
+            assert connection.recv(65536).startswith(b"HTTP/1.1 ")
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"zz\r\n")
+            while connection.recv(65536):
+                pass
+    assert served.site.ask("/livez").status == 200
+    assert "supervisor stopping" not in served.run.log and "Traceback" not in served.run.log
+
+
+def test_a_client_that_leaves_in_the_middle_of_its_request_is_no_error(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.site.port), timeout=20.0) as connection:
+        connection.sendall(b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\ntoken=")
+    wait_for(lambda: open_connections(served) == 0)
+    assert served.site.ask("/livez").status == 200
+    assert "Traceback" not in served.run.log
+
+
+def test_who_has_no_token_fills_no_log(served: Served) -> None:
+    assert sent(served.site, "POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").startswith(b"HTTP/1.1 405")
+    assert "/livez" not in served.run.log
+
+
 class Open(NamedTuple):
     """A connection that a hostile client tries to keep."""
 

@@ -84,3 +84,22 @@ def test_a_fault_in_a_task_ends_the_supervisor_with_a_failure() -> None:
         assert make_shutdown(stop).exit_code(Settled.ALL, {}) == ExitCode.FATAL
 
     asyncio.run(act())
+
+
+def test_a_fault_of_a_connection_does_not_end_the_supervisor() -> None:
+    class Broken(asyncio.Protocol):
+        def data_received(self, data: bytes) -> None:
+            raise ZeroDivisionError
+
+    async def act() -> None:
+        stop, loop = StopRequest(), asyncio.get_running_loop()
+        loop.set_exception_handler(stop.handle_fault)
+        server = await loop.create_server(Broken, "127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+        writer.write(b"x")
+        assert await reader.read() == b""
+        assert not stop.requested.is_set()
+        writer.close()
+        server.close()
+
+    asyncio.run(act())
