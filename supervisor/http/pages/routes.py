@@ -66,10 +66,10 @@ class Pages:
         found = screen(request.url.path, request.query_params)
         if found is None:
             raise HTTPException(404)
-        settings, history = self._view.settings(), self._view.history()
+        settings = self._view.settings()
 
         def read(store: Store) -> bytes:
-            seen = Seen(store, settings, history, self._failures)
+            seen = Seen(store, settings, self._view.history, self._failures)
             facts = {**self._facts(found, seen), "may_log_out": request.scope["session"]}
             return self._templates.get_template(found.template).render(facts).encode(errors="backslashreplace")
 
@@ -89,10 +89,10 @@ class Pages:
         return PlainTextResponse(text, headers={"Content-Disposition": f'attachment; filename="job-{id}-{part}.txt"'})
 
     async def _updates(self, screens: Sequence[Screen]) -> Mapping[str, Update]:
-        settings, history = self._view.settings(), self._view.history()
+        settings = self._view.settings()
 
         def read(store: Store) -> Mapping[str, Update]:
-            seen = Seen(store, settings, history, self._failures)
+            seen = Seen(store, settings, self._view.history, self._failures)
             return {each.key: self._update(each, seen) for each in screens}
 
         return await self._view.read(read)

@@ -30,8 +30,14 @@ Facts = dict[str, Any]
 class Seen:
     """The store at one moment. The status is read once, whatever the number of pages that show it."""
 
-    def __init__(self, store: Store, settings: Settings, history: Mapping[str, Numbers], failures: Failures) -> None:
-        self.store, self.settings, self.history, self.failures = store, settings, history, failures
+    def __init__(
+        self, store: Store, settings: Settings, history: Callable[[], Mapping[str, Numbers]], failures: Failures
+    ) -> None:
+        self.store, self.settings, self._history, self.failures = store, settings, history, failures
+
+    @cached_property
+    def history(self) -> Mapping[str, Numbers]:
+        return self._history()
 
     @cached_property
     def now(self) -> datetime:
