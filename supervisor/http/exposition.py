@@ -88,7 +88,7 @@ class Exposition:
         """Return all metrics in the format that the header Accept asks for."""
         try:
             encoder, content_type = choose_encoder(accept)
-        except (TypeError, ValueError):  # prometheus_client compares versions and weights as they come
+        except (TypeError, ValueError):  # prometheus_client compares what is in it as it comes
             encoder, content_type = choose_encoder("")
         task = self._under_way.get(content_type)
         if task is None:
