@@ -170,8 +170,13 @@ def bind(function: Callable[..., Any], *, is_async: bool = False) -> Binding:
     except ValueError:  # of a function without Python code
         return Binding(function, is_async=is_async)
     if _takes_job_alone(parameters):
-        return Binding(function, is_async=is_async)
+        by_name = parameters[0].kind is Parameter.KEYWORD_ONLY
+        return Binding(_given_by_name(function, parameters[0].name) if by_name else function, is_async=is_async)
     return TypedBinding(function, parameters, is_async=is_async)
+
+
+def _given_by_name(function: Callable[..., Any], name: str) -> Callable[[Job], Any]:
+    return lambda job: function(**{name: job})
 
 
 def _takes_job_alone(parameters: Sequence[Parameter]) -> bool:

@@ -152,9 +152,13 @@ class InPlace:
         from rich.text import Text
 
         console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
-        folded = Text.from_ansi(text, overflow="fold").wrap(console, console.width - 1, overflow="fold")
+        folded = list(Text.from_ansi(text.rstrip(), overflow="fold").wrap(console, console.width - 1, overflow="fold"))
+        room = console.height - 1
+        if (more := len(folded) - room) > 0:  # the problems, at the end, stay
+            top, bottom = (room - 1) // 2, room // 2
+            folded = [*folded[:top], Text(f"… {more + 1} lines left out …"), *folded[len(folded) - bottom :]]
         with console.capture() as drawn:
-            for line in folded[: console.height - 1]:
+            for line in folded:
                 console.print(line, end=f"{REST_OF_LINE}\n", crop=False)
         clear, self._is_first = HOME + REST_OF_SCREEN if self._is_first else HOME, False
         sys.stdout.write(f"{clear}{drawn.get()}{REST_OF_SCREEN}")

@@ -140,8 +140,8 @@ class SinkWatch:
         if self._writer.unavailable:
             return
         with suppress(NotDone):
-            stats = await self._writer.submit(lambda store: store.stats(), Purpose.SINKS)
-            pending = {row["sink"]: row["pending"] for row in stats["sinks"] if not row["supervisors"]}
+            sinks = await self._writer.submit(lambda store: store.sinks(), Purpose.SINKS)
+            pending = {row["sink"]: row["pending"] for row in sinks if not row["supervisors"]}
             now, known = self._now(), self._missing
             self._missing = {sink: known.get(sink, now) for sink in pending}
             for sink in sorted(pending.keys() & known.keys()):

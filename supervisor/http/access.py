@@ -113,7 +113,9 @@ class Access:
     def _refusal(self, scope: Scope, headers: Headers) -> Refusal | None:
         path, actor = scope["path"], scope["actor"]
         if actor is None and path not in OPEN_PATHS:
-            error = "a token is required: Authorization: Bearer with the value of http.token"
+            is_wrong = headers.get("authorization", "").lower().startswith("bearer ")
+            what = "the token is wrong" if is_wrong else "a token is required"
+            error = f"{what}: expected Authorization: Bearer with the value of http.token"
             return Refusal(401, error, {"WWW-Authenticate": "Bearer"})
         if self._settings.token is None and _name_of(headers.get("host", "")) not in self._names:
             return Refusal(421, f"host {headers.get('host', '')!r} is not this server; expected localhost")

@@ -11,6 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from supervisor.engine.tasks import drop_error
 from supervisor.http.gauges import Gauges
 from supervisor.http.view import View
 from supervisor.threads import started_executor
@@ -95,6 +96,7 @@ class Exposition:
             task = asyncio.get_running_loop().create_task(self._render(encoder, content_type))
             self._under_way[content_type] = task
             task.add_done_callback(lambda _: self._under_way.pop(content_type))
+            task.add_done_callback(drop_error)  # if nobody waits for it any more
         return await asyncio.shield(task)
 
     async def _render(self, encoder: Encoder, content_type: str) -> Rendered:

@@ -40,7 +40,7 @@ def read_figures(store: Store) -> StoreFigures:
     oldest: dict[str, dict[str, float]] = {}
     for queue, tier, seconds in store.oldest_ready(MAX_QUEUES):
         oldest.setdefault(queue, {})[TIERS[tier]] = seconds
-    return StoreFigures(oldest, {row["sink"]: row["pending"] for row in store.stats()["sinks"]})
+    return StoreFigures(oldest, {row["sink"]: row["pending"] for row in store.sinks()})
 
 
 class Gauges:

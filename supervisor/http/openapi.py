@@ -12,7 +12,7 @@ from supervisor.http.values import Form, Value
 
 ERRORS = {
     400: "A parameter or a field is wrong; the error names it.",
-    401: "A token is required.",
+    401: "There is no token, or a wrong one.",
     403: "The server is read only, or the request comes from a page of another site.",
     404: "There is no such job.",
     409: "The state of the job, or of the supervisor, does not allow it.",

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -55,6 +56,13 @@ class Operation:
         return await self.call(values)
 
 
+class _AnyName(StringConvertor):
+    regex = "(?s:.+)"
+
+
+register_url_convertor("any_name", _AnyName())
+
+
 class _Path:
     """All operations of one path."""
 
@@ -77,4 +85,9 @@ def routes_of(operations: Iterable[Operation]) -> list[Route]:
     paths: dict[str, list[Operation]] = {}
     for operation in operations:
         paths.setdefault(operation.path, []).append(operation)
-    return [Route(path, _Path(paths[path])) for path in sorted(paths, key=lambda path: "{" in path)]
+    return [Route(_pattern(path), _Path(paths[path])) for path in sorted(paths, key=lambda path: "{" in path)]
+
+
+def _pattern(path: str) -> str:
+    """A name may have a slash, which is encoded in the address, and has been decoded before the routes see it."""
+    return path.replace("{name}", "{name:any_name}")

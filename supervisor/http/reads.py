@@ -86,13 +86,13 @@ class Reads:
         before, limit = asked["before"], asked["limit"]
 
         def read(store: Store) -> Any:
-            return {"sinks": store.stats()["sinks"], **page(store, find(store, where, before, limit))}
+            return {"sinks": store.sinks(), **page(store, find(store, where, before, limit))}
 
         return await self._read(read)
 
     async def _failures(self, asked: Values) -> Response:
-        limit = asked["limit"]
-        return await self._read(lambda store: {"failures": store.failures(limit)})
+        failures, limit = self._view.failures, asked["limit"]
+        return await self._read(lambda store: {"failures": failures.groups(store, limit), "age": failures.age})
 
     async def _workers(self, _: Values) -> Response:
         own = self._view.own_status()

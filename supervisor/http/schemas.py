@@ -106,7 +106,7 @@ STATUS = an_object(
 _PAGE: dict[str, Schema] = {"jobs": listed(ref("Job")), "next": TEXT_OR_NULL, "searched": COUNT, "complete": FLAG}
 PAGE = an_object(**_PAGE)
 DEAD_LETTERS = an_object(sinks=listed(ref("Sink")), **_PAGE)
-FAILURES = an_object(failures=listed(ref("FailureGroup")))
+FAILURES = an_object(failures=listed(ref("FailureGroup")), age=NUMBER)
 CHANGED = an_object(
     matched=COUNT, changed=COUNT, refused=listed(an_object(id=WHOLE, reason=TEXT)), refused_count=COUNT,
     next=TEXT_OR_NULL, searched=COUNT, complete=FLAG,

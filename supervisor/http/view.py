@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from supervisor.config.settings import Settings
 from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.own_problems import unavailable_store
 from supervisor.errors import StoreUnavailable
+from supervisor.http.failures import Failures
 from supervisor.http.reading import Reader
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.history import Numbers
@@ -45,13 +46,19 @@ class View:
     owner: str = ""
     store_error: str = ""  # while the store that is to be joined is unavailable
     steering: Steering | None = None
+    failures: Failures = field(default_factory=Failures)
 
     def problems(self) -> list[dict[str, Any]]:
         """Return what keeps this supervisor from its work, as `status --json` has it."""
         if self.engine is not None:
             return [problem._asdict() for problem in self.engine.problems()]
-        error = Mask(self.settings().secrets)(self.store_error)
-        return [unavailable_store(error)._asdict()] if error else []
+        if not self.store_error:
+            return []
+        return [unavailable_store(Mask(self.settings().secrets)(self.store_error))._asdict()]
+
+    def problems_of_store(self) -> list[dict[str, Any]]:
+        """Return those problems that the store may not show, since they keep it from being written."""
+        return [problem for problem in self.problems() if problem["kind"] in ("store", "claims")]
 
     def own_status(self) -> dict[str, Any] | None:
         """Return the row of this supervisor as it is now, not as the store has it."""

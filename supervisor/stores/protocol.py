@@ -144,6 +144,9 @@ class Queries(Protocol):
     def stats(self) -> dict[str, Any]:
         """Return the object that `status --json` prints: `queues`, `supervisors` and `sinks`."""
 
+    def sinks(self) -> list[dict[str, Any]]:
+        """Return the `sinks` of `stats`. Unlike that, it costs the same however many queues there are."""
+
     def oldest_ready(self, limit: int) -> list[OldestReady]:
         """Return, for the queues and tiers with most ready jobs, `limit` at most, how long the job has waited that was due first.
         Paused queues are left out. Of each only the first jobs of the lowest priorities are looked at: see `stores.oldest`."""

@@ -17,14 +17,15 @@ LONG = "a_handler_with_a_name_that_is_much_longer_than_any_phone_is_wide_" * 3
 
 
 @pytest.fixture(scope="module")
-def jobs(site: Site) -> Iterator[dict[str, int]]:
+def jobs(site: Site, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     """Jobs of each kind, and names and texts without a space to break them at."""
     site.command.enqueue(LONG, {"text": "x" * 3000}, "--queue", LONG[:100])
     failed = site.failed("hostile", {"text": "y" * 3000})
-    running = site.report(site.command.folder / "layout")
+    end = tmp_path_factory.mktemp("layout") / "end"  # the fixture may be made twice for one site
+    running = site.report(end)
     site.command.until(running, "in_flight")
     yield {"failed": failed, "running": running}
-    (site.command.folder / "layout").touch()
+    end.touch()
 
 
 def settled(page: Page, path: str) -> None:

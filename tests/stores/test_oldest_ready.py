@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.stores.oldest import OldestReady
 from supervisor.stores.sqlite.oldest import OLDEST_READY
 from supervisor.stores.sqlite.store import SqliteStore
-from tests.stores.factories import make_retries, put, take_one
+from tests.stores.factories import make_dead, make_retries, put, take_one
 
 
 def test_it_is_the_job_that_was_due_first_of_all_priorities(factory, store):
@@ -50,3 +50,8 @@ def test_sqlite_reads_through_the_index_however_many_jobs_wait(tmp_path):
     assert len(steps) == 3
     for step in steps:
         assert step.startswith("SEARCH jobs USING") and "INDEX ready (queue=? AND tier=?" in step
+
+
+def test_the_sinks_are_those_of_the_status(store):
+    make_dead(store, "a", "b")
+    assert store.sinks() == store.stats()["sinks"] != []

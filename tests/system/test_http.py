@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.promtool import promtool
 from tests.system.command import Command, Running, wait_for
 from tests.unit.http_site import check
 
@@ -110,6 +111,10 @@ def test_metrics_are_in_the_format_of_prometheus(command: Command, site: Site) -
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert "# TYPE supervisor_run_time_seconds histogram" in answer.body
     assert 'supervisor_run_time_seconds_count{handler="fails"} 1.0' in answer.body
+    assert 'supervisor_workers_wanted{group="(others)"} 2.0' in answer.body
+    assert promtool("check", "metrics", input=answer.body) == ""
+    asked = site.ask("/metrics", Accept="application/openmetrics-text; version=1.0.0")
+    assert asked.headers["content-type"].startswith("application/openmetrics-text")
 
 
 def test_the_store_is_shown_and_commands_change_it(command: Command, site: Site) -> None:

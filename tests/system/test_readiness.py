@@ -99,6 +99,8 @@ def test_a_database_that_another_program_has_locked_and_claims_that_it_refuses(c
     _, site = start(command)
     with locked(command.folder / "jobs.db"):
         assert "locked" in refused(site, "store")
+        page = site.ask("/", Accept="text/html").body  # can be read all the same
+        assert "database is locked" in page and "All well" not in page
     ready(site)
     refusal = "begin select raise(abort, 'no'); end"
     execute(command, f"create trigger refuses before update on jobs when new.state = 2 {refusal}")
@@ -125,15 +127,15 @@ def test_a_full_disk_also_while_there_is_nothing_to_do(command: Command) -> None
 
 def test_plugins_that_do_not_load_after_a_reload(command: Command) -> None:
     run, site = start(command)
-    bad = {"new.py": "def broken(:\n"}
-    command.write(plugins=bad)
+    command.write(plugins={"new.py": "def broken(:\n"})
     run.signal(signal.SIGHUP)
+    run.logged("new.py:1 did not load")
     assert "new.py:1 did not load" in refused(site, "plugin")
     (command.folder / "plugins/new.py").unlink()
     command.write(plugins={"p.py": "def broken(:\n"})
     run.signal(signal.SIGHUP)
-    began = time.monotonic()
-    wait_for(lambda: "the reload was refused" in refused(site, "plugin", began))
+    run.logged("config refused")
+    wait_for(lambda: "the reload was refused" in refused(site, "plugin"), PROMISED)
     command.write(plugins={"p.py": GOOD})
     run.signal(signal.SIGHUP)
     ready(site)

@@ -17,6 +17,7 @@ from supervisor.handlers import HandlerInfo
 from supervisor.http import api
 from supervisor.http.app import application
 from supervisor.http.openapi import description
+from supervisor.http.rates import Rates
 from supervisor.http.view import View
 from supervisor.plugins.reports import SourceReport
 from supervisor.stores.protocol import Store
@@ -82,7 +83,7 @@ class Site:
             owner="one",
             steering=self.wheel,
         )  # type: ignore[arg-type]
-        self.app = application(self.view, HttpSettings(listen=Address("127.0.0.1", 80)))
+        self.app = application(self.view, HttpSettings(listen=Address("127.0.0.1", 80)), Rates(requests_at_once=10**6))
         self.description = description(api.operations(self.view))
         self._runner = asyncio.Runner()
 
@@ -103,11 +104,18 @@ class Site:
         assert answer.status < 300, answer.body
         return answer.body
 
-    async def _ask(self, path: str, method: str, body: Any) -> httpx.Response:
+    def press(self, path: str, form: str) -> str:
+        """Return what a button of a page answers to its script."""
+        answer = self._runner.run(self._ask(path, "POST", form.encode(), accept="application/json"))
+        assert answer.status_code == 200, answer.text
+        message: str = json.loads(answer.content)["message"]
+        return message
+
+    async def _ask(self, path: str, method: str, body: Any, accept: str = "*/*") -> httpx.Response:
         transport = httpx.ASGITransport(self.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
-            return await client.request(method, path, content=content)
+            return await client.request(method, path, content=content, headers={"Accept": accept})
 
 
 def check(description: Any, method: str, path: str, status: int, body: Any) -> None:

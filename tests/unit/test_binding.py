@@ -107,6 +107,14 @@ def test_a_function_of_the_job_alone_is_called_as_it_is(function: Any) -> None:
     assert run(function, ["any", {"payload": None}]) == 7
 
 
+def test_a_job_that_can_only_be_given_by_its_name_is_given_by_it() -> None:
+    def named(*, job: Job) -> Any:
+        return job.id
+
+    assert bind(named).schema() is None
+    assert run(named, ["any", {"payload": None}]) == 7
+
+
 def test_the_type_of_a_job_may_be_imported_for_type_checkers_only() -> None:
     annotated_by_text.__annotations__ = {"task": "supervisor.Job"}
     assert bind(annotated_by_text).call is annotated_by_text

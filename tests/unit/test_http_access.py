@@ -90,6 +90,9 @@ def test_a_program_is_refused_without_a_redirect() -> None:
         for path, headers in (("/api/status", PAGE), ("/metrics", {}), ("/nothing", {"Accept": "*/*"})):
             refused = await site.client().get(path, headers=headers)
             assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+            assert "a token is required" in refused.text
+        wrong = await site.client().get("/metrics", headers={"Authorization": "Bearer wrong"})
+        assert wrong.status_code == 401 and "the token is wrong" in wrong.text
         sent = await site.client().post("/jobs/7/retry", headers={**PAGE, **OWN})
         assert (sent.status_code, sent.headers["location"]) == (303, "/login")
 
@@ -307,7 +310,8 @@ def test_each_change_is_logged_once_with_who_sent_it(caplog: pytest.LogCaptureFi
         await browser.post("/logout", headers=OWN)
 
     play(scene)
-    assert [record.getMessage() for record in caplog.records if record.name == "supervisor"] == [
+    records = [record for record in caplog.records if record.name == "supervisor"]
+    assert [record.getMessage() for record in records] == [
         "HTTP: login from 10.0.0.7",
         "HTTP: POST /api/queues/a%0Ab/pause by session from 10.0.0.7: 400",
         "HTTP: POST /api/queues/mail/pause by token from 10.0.0.7: 200",
@@ -315,6 +319,6 @@ def test_each_change_is_logged_once_with_who_sent_it(caplog: pytest.LogCaptureFi
         "HTTP: a wrong token from 10.0.0.9",
         "HTTP: logout from 10.0.0.7",
     ]
-    assert caplog.records[1].fields == {  # type: ignore[attr-defined]
+    assert records[1].fields == {  # type: ignore[attr-defined]
         "actor": "session from 10.0.0.7", "method": "POST", "path": "/api/queues/a%0Ab/pause", "status": 400,
     }  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from supervisor.http.pages import actions
 from supervisor.jobs import JobState
 from supervisor.stores.records import EnqueueRow, Presence
 from tests.stores.factories import MemoryFactory, SqliteFactory, StoreFactory, make_dead, put, take
@@ -158,11 +159,12 @@ def test_the_jobs_that_a_request_has_changed_are_logged(
     site.post("/api/jobs/cancel", {"ids": [*many, 999]})
     site.post(f"/api/jobs/{many[0]}/retry")
     shown = ", ".join(map(str, many[:10]))
-    assert [record.getMessage() for record in caplog.records if "HTTP" in record.getMessage()] == [
+    records = [record for record in caplog.records if record.name == "supervisor"]
+    assert [record.getMessage() for record in records] == [
         f"HTTP: POST /api/jobs/cancel by local: 200 (jobs {shown}, and 2 more)",
         f"HTTP: POST /api/jobs/{many[0]}/retry by local: 200 (job {many[0]})",
     ]
-    assert [record.fields["ids"] for record in caplog.records] == [many, many[:1]]  # type: ignore[attr-defined]
+    assert [record.fields["ids"] for record in records] == [many, many[:1]]  # type: ignore[attr-defined]
 
 
 def test_many_jobs_are_changed_by_a_filter_so_many_at_a_time(site: Site, store: Any) -> None:
@@ -194,6 +196,22 @@ def test_those_redriven_by_a_filter_run_in_the_order_of_their_ids(site: Site, st
     assert [lease.id for lease in take(store)] == redriven
 
 
+def test_the_button_redrives_all_a_part_at_a_time_and_ends_in_time(
+    site: Site, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "PART", 2)
+    dead = make_dead(store, *["mail"] * 5)
+    parts: list[int] = []
+    redrive = store.redrive
+    monkeypatch.setattr(store, "redrive", lambda ids, force: (parts.append(len(ids)), redrive(ids, force))[1])
+    assert site.press("/dead-letters/redrive", "all=1&force=1") == "5 dead letters redriven"
+    assert parts == [2, 2, 1]
+    assert {store.get(id)["state"] for id in dead} == {"ready"}
+    make_dead(store, *["mail"] * 5)
+    monkeypatch.setattr(actions, "SECONDS", -1.0)
+    assert "older ones are left" in site.press("/dead-letters/redrive", "all=1&force=1")
+
+
 def test_a_job_that_changes_while_others_are_deleted_by_a_filter_stays(site: Site, store: Any) -> None:
     changing, failed = make_dead(store, "a", "b", dead_letter=False)
     delete = store.delete
@@ -222,6 +240,9 @@ def test_a_queue_is_paused_and_resumed(site: Site, store: Any) -> None:
     assert store.paused() == {"a b"}
     assert site.post("/api/queues/a%20b/resume") == {"queue": "a b", "paused": False}
     assert store.paused() == frozenset()
+    for name in ("a%2Fb", "..%2F%2F", "%2Fpause"):
+        site.post(f"/api/queues/{name}/pause")
+    assert store.paused() == {"a/b", "..//", "/pause"}
 
 
 def test_workers_are_added_and_removed(site: Site) -> None:

@@ -61,11 +61,11 @@ def test_a_right_request_gets_an_answer_as_described(site: Site) -> None:
             statuses.add(call(case).status_code)
 
         try_out()
-    assert {200, 202, 404} <= statuses
+    assert {200, 202, 404} <= statuses and statuses <= {200, 202, 400, 404, 409}
 
 
 def test_a_wrong_request_gets_a_refusal_as_described(site: Site) -> None:
-    tried = 0
+    statuses = []
     for operation in operations_of(site):
         if not (operation.query or operation.path_parameters or operation.body):
             continue
@@ -73,11 +73,10 @@ def test_a_wrong_request_gets_a_refusal_as_described(site: Site) -> None:
         @given(case=operation.as_strategy(GenerationMode.NEGATIVE))
         @QUIETLY
         def try_out(case: Any) -> None:
-            call(case)
+            statuses.append(call(case).status_code)
 
         try_out()
-        tried += 1
-    assert tried >= 10
+    assert len(statuses) > 100 and statuses.count(400) > 0.9 * len(statuses)
 
 
 def test_a_method_that_is_not_described_is_not_allowed(site: Site) -> None:

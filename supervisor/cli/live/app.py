@@ -79,6 +79,7 @@ class Top(App[None]):
         self._last: Look | None = None
         self._seen_at = time.monotonic()
         self._wake = asyncio.Event()
+        self._is_changing = False
         self.failure: BaseException | None = None
 
     def get_default_screen(self) -> Screen[None]:
@@ -141,7 +142,8 @@ class Top(App[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool:
         """Return whether a key has its meaning on the screen that is open."""
-        return self.screen is self._main or action in ("change", "quit", "look")
+        is_job = isinstance(self.screen, JobPage)
+        return self.screen is self._main or action in ("quit", "look") or (action == "change" and is_job)
 
     def action_page(self, title: str) -> None:
         lines = problem_lines(self._last, self._shown) if self._last else []
@@ -182,18 +184,26 @@ class Top(App[None]):
             answered(True)
 
     async def _carry_out(self, command: Callable[[Store], str]) -> None:
-        def report(text: str) -> None:
-            self._main.line("message", self._shown(text))
-            if isinstance(self.screen, JobPage):
-                self.screen.report(text)
+        """Carry out a command, unless the one before is under way: while the store hangs, they must not pile up."""
 
-        with suppress(NoMatches, ScreenStackError):
-            report("…")
-            try:
-                report(await self._read(command, lambda why: report(f"the store is unavailable: {why}")))
-            except StoreError as error:
-                report(f"nothing was done: {error}" if isinstance(error, StoreUnavailable) else str(error))
-            self._wake.set()
+        def report(text: str) -> None:
+            with suppress(NoMatches, ScreenStackError):  # the screen is closed
+                self._main.line("message", self._shown(text))
+                if isinstance(self.screen, JobPage):
+                    self.screen.report(text)
+
+        if self._is_changing:
+            report("nothing was done: the store has not answered the command before yet")
+            return
+        self._is_changing = True
+        report("…")
+        try:
+            report(await self._read(command, lambda why: report(f"the store is unavailable: {why}")))
+        except StoreError as error:
+            report(f"nothing was done: {error}" if isinstance(error, StoreUnavailable) else str(error))
+        finally:
+            self._is_changing = False
+        self._wake.set()
 
     # --- errors
 

@@ -55,7 +55,7 @@ class MainScreen(Screen[None]):
         self.wanted = Wanted()
 
     def compose(self) -> ComposeResult:
-        yield Static(id="head", markup=False)
+        yield Static(Text(f"{self._title}: reading …"), id="head", markup=False)
         yield Static(id="problems", markup=False)
         yield Table("queues", QUEUE_COLUMNS)
         yield Table("workers", WORKER_COLUMNS)
@@ -69,7 +69,6 @@ class MainScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.table.focus()
-        self.line("head", f"{self._title}: reading …")
 
     def show(self, found: Look, mask: Mask) -> None:
         self._last = found

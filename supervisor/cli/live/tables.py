@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.binding import BindingType
 from textual.widgets import DataTable
@@ -61,8 +62,8 @@ class Table(DataTable[Text]):
         at, top = self.cursor_row, self.scroll_y
         key = self._rows_shown[at].key if 0 <= at < len(self._rows_shown) else None
         self._rows_shown = ordered
-        self._label()
         self.clear()
+        self._set_columns()
         for row in ordered:
             self.add_row(*map(_text, row.cells, row.order), key=row.key)
         if ordered:
@@ -70,11 +71,13 @@ class Table(DataTable[Text]):
             self.move_cursor(row=max(0, found), scroll=False)
             self.scroll_to(y=top, animate=False, force=True)
 
-    def _label(self) -> None:
-        """Mark the column by which the rows are sorted."""
+    def _set_columns(self) -> None:
+        """Mark the column by which the rows are sorted, and make each as wide as its texts: Textual may do that after it has drawn."""
         for n, column in enumerate(self.ordered_columns):
             mark = " " if n != self._sort_by else "▼" if self._downwards else "▲"
             column.label = Text(f"{self._names[n]}{mark}")
+            column.auto_width = False
+            column.width = max(column.label.cell_len, *(cell_len(row.cells[n]) for row in self._rows_shown), 0)
 
 
 def _text(cell: str, order: Any) -> Text:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.requests import Request
@@ -24,6 +24,10 @@ from supervisor.text.names import NAME, is_name
 from supervisor.text.printable import printable
 from supervisor.text.units import counted
 
+DEAD_LETTERS = JobFilter(dead_letter="any")
+PART = 5000  # dead letters that are redriven by one call of the store
+SECONDS = 15.0  # after which no other part is begun: the browser waits for the answer
+
 Command = Callable[[Store, list[int], bool], OperatorResult]
 
 COMMANDS: dict[str, tuple[Command, str]] = {
@@ -32,23 +36,10 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "delete": (lambda store, ids, force: store.delete(ids, force), "is deleted"),
 }
 
-AT_ONCE = 1000
-"""Dead letters that are redriven while no other answer can read the store."""
-REDRIVE_SECONDS = 20.0
-"""For so long one request redrives more and more of them."""
-
-
-class Redriven(NamedTuple):
-    refused: int
-    first_refusal: str
-    is_complete: bool
-
 
 class Actions:
-    def __init__(
-        self, view: View, live: Live, clock: Callable[[], float] = time.monotonic, at_once: int = AT_ONCE
-    ) -> None:
-        self._view, self._live, self._clock, self._at_once = view, live, clock, at_once
+    def __init__(self, view: View, live: Live) -> None:
+        self._view, self._live = view, live
 
     def routes(self) -> list[Route]:
         return [
@@ -84,37 +75,31 @@ class Actions:
         ids = None if form.get("all") else [job_id(text) for text in form.get("id", [])]
         if ids is not None and not ids:
             raise BadRequest("no dead letter is selected")
-        request.scope["ids"] = changed = array("q")  # eight bytes each, since there may be many
-        found = await self._redriven(ids, bool(form.get("force")), changed)
-        message = f"{counted(len(changed), 'dead letter')} redriven"
-        if found.refused:
-            message += f"; {found.refused} refused, the first is {found.first_refusal}"
-        if not found.is_complete:
-            message += "; there are more: redrive all once more"
-        if ids is not None and not changed:
+        force = bool(form.get("force"))
+        if ids is None:
+            result, is_rest = await self._redrive_all(force)
+        else:
+            result, is_rest = await self._view.read(lambda store: store.redrive(ids, force)), False
+        request.scope["ids"] = [*result.changed]
+        message = f"{counted(len(result.changed), 'dead letter')} redriven"
+        if result.refused:
+            id, reason = next(iter(result.refused.items()))
+            message += f"; {len(result.refused)} refused, the first is job {id}: {reason}"
+        if is_rest:
+            message += "; older ones are left: the command for all of them is supervisor dlq redrive --all"
+        if ids is not None and not result.changed:
             raise Conflict(message)
         return self._done(request, message, "/dead-letters")
 
-    async def _redriven(self, ids: list[int] | None, force: bool, changed: array[int]) -> Redriven:
-        """Redrive these, or all, some at a time, the newest first. Add to `changed` what is done, also if an error follows."""
-        before: str | None = None
-        refused, first_refusal, until = 0, "", self._clock() + REDRIVE_SECONDS
-
-        def some(store: Store) -> tuple[OperatorResult, str | None]:
-            if ids is not None:
-                return store.redrive(ids, force), None
-            found = store.find_jobs(JobFilter(dead_letter="any"), before=before, limit=self._at_once)
-            return store.redrive(sorted(found.ids), force), found.next
-
+    async def _redrive_all(self, force: bool) -> tuple[OperatorResult, bool]:
+        """Redrive a part at a time, so that others can read in between, for a limited time. Return whether there are more."""
+        found, before, began = OperatorResult({}, {}), None, time.monotonic()
         while True:
-            result, before = await self._view.read(some)
-            changed.extend(result.changed)
-            if result.refused and not refused:
-                id, reason = next(iter(result.refused.items()))
-                first_refusal = f"job {id}: {reason}"
-            refused += len(result.refused)
-            if before is None or self._clock() > until:
-                return Redriven(refused, first_refusal, before is None)
+            result, before = await self._view.read(partial(_redrive_part, force=force, before=before))
+            found.changed.update(result.changed)
+            found.refused.update(result.refused)
+            if before is None or time.monotonic() - began > SECONDS:
+                return found, before is not None
 
     def _done(self, request: Request, message: str, address: str, leaves: bool = False) -> Response:
         """`leaves` is whether the page that the button was on is no more."""
@@ -122,6 +107,11 @@ class Actions:
         if "application/json" in request.headers.get("accept", ""):
             return JSONResponse({"message": message, **({"location": address} if leaves else {})})
         return RedirectResponse(address, 303)
+
+
+def _redrive_part(store: Store, force: bool, before: str | None) -> tuple[OperatorResult, str | None]:
+    found = store.find_jobs(DEAD_LETTERS, before=before, limit=PART)
+    return store.redrive(sorted(found.ids), force), found.next
 
 
 def _pause(store: Store, queue: str, paused: bool) -> None:

@@ -1,9 +1,8 @@
-"""Lists of jobs: the filters in an address, one page of jobs, and failures by handler and error."""
+"""Lists of jobs: the filters in an address, and one page of jobs."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any
@@ -17,13 +16,10 @@ from supervisor.stores.search import JobFilter
 from supervisor.text.units import parse_duration
 
 PAGE = 50
-MAX_GROUPS = 20
 STATES = [state.value for state in JobState]
 DEAD_LETTERS = ("any", "pending", "delivered")
 MAX_VALUE = 500  # characters
 SINCE = {"15m": "15 minutes", "1h": "hour", "1d": "day", "7d": "week"}
-MIN_WAIT, WAITS = 5.0, 200
-"""Failures are counted again after so many seconds, or so many times as long as that took: it looks at thousands of jobs."""
 
 
 @dataclass(frozen=True)
@@ -99,27 +95,6 @@ def listed(store: Store, asked: Asked, now: datetime, path: str, limit: int = PA
         older=None if found.next is None else asked.address(path, found.next),
         looked_at=None if found.complete else found.searched,
     )
-
-
-class Failures:
-    """The newest failures by handler, error and cause, the most frequent ones first. `age` is how many seconds ago they were counted."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._groups: list[dict[str, Any]] = []
-        self._counted_at = self._due = float("-inf")
-
-    @property
-    def age(self) -> float:
-        return self._clock() - self._counted_at
-
-    def groups(self, store: Store) -> list[dict[str, Any]]:
-        now = self._clock()
-        if now >= self._due:
-            self._groups = store.failures(MAX_GROUPS)
-            self._counted_at = self._clock()
-            self._due = self._counted_at + max(MIN_WAIT, WAITS * (self._counted_at - now))
-        return self._groups
 
 
 def _seconds(text: str) -> float | None:

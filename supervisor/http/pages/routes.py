@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.exceptions import HTTPException
@@ -16,7 +16,6 @@ from supervisor.errors import StoreError
 from supervisor.http.errors import NotFound
 from supervisor.http.pages import static_files
 from supervisor.http.pages.actions import Actions
-from supervisor.http.pages.job_list import Failures
 from supervisor.http.pages.job_story import part_of
 from supervisor.http.pages.live import PATH, Live, Update
 from supervisor.http.pages.rendering import environment
@@ -37,7 +36,6 @@ class Pages:
     def __init__(self, view: View, http: HttpSettings) -> None:
         self._view = view
         self._templates = environment(read_only=lambda: http.read_only)
-        self._failures = Failures()
         self._failed: set[str] = set()  # pages whose failure was logged
         self.live = Live(self._updates)
 
@@ -66,11 +64,10 @@ class Pages:
         found = screen(request.url.path, request.query_params)
         if found is None:
             raise HTTPException(404)
-        settings = self._view.settings()
+        seen = self._seen()
 
         def read(store: Store) -> bytes:
-            seen = Seen(store, settings, self._view.history, self._failures)
-            facts = {**self._facts(found, seen), "may_log_out": request.scope["session"]}
+            facts = {**self._facts(found, seen(store)), "may_log_out": request.scope["session"]}
             return self._templates.get_template(found.template).render(facts).encode(errors="backslashreplace")
 
         return HTMLResponse(await self._view.read(read))
@@ -89,13 +86,17 @@ class Pages:
         return PlainTextResponse(text, headers={"Content-Disposition": f'attachment; filename="job-{id}-{part}.txt"'})
 
     async def _updates(self, screens: Sequence[Screen]) -> Mapping[str, Update]:
-        settings = self._view.settings()
+        seen = self._seen()
 
         def read(store: Store) -> Mapping[str, Update]:
-            seen = Seen(store, settings, self._view.history, self._failures)
-            return {each.key: self._update(each, seen) for each in screens}
+            now = seen(store)
+            return {each.key: self._update(each, now) for each in screens}
 
         return await self._view.read(read)
+
+    def _seen(self) -> Callable[[Store], Seen]:
+        settings, problems = self._view.settings(), self._view.problems_of_store()
+        return lambda store: Seen(store, settings, self._view.history, self._view.failures, problems)
 
     # on the thread that reads the store
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 from supervisor.config.settings import Settings
 from supervisor.http.errors import BadRequest, NotFound
+from supervisor.http.failures import Failures
 from supervisor.http.pages.charts import charts
-from supervisor.http.pages.job_list import SINCE, Asked, Failures, listed
+from supervisor.http.pages.job_list import SINCE, Asked, listed
 from supervisor.http.pages.job_story import story
 from supervisor.http.pages.present import queue_table, supervisor_table, totals
 from supervisor.stores.problems import with_problems
@@ -21,6 +22,7 @@ from supervisor.telemetry.history import Numbers
 MAX_ID = 2**63 - 1
 QUEUES_FIRST, MAX_QUEUES = 50, 1000
 DEAD_LETTERS_FIRST = 5
+FAILURES_FIRST = 20
 MAX_NAMES = 100
 ANY_DEAD_LETTERS = Asked(dead_letter="any")
 
@@ -28,12 +30,15 @@ Facts = dict[str, Any]
 
 
 class Seen:
-    """The store at one moment. The status is read once, whatever the number of pages that show it."""
+    """The store at one moment. The status is read once, whatever the number of pages that show it. `problems` are those of
+    this supervisor that the store may not show."""
 
     def __init__(
-        self, store: Store, settings: Settings, history: Callable[[], Mapping[str, Numbers]], failures: Failures
-    ) -> None:
+        self, store: Store, settings: Settings, history: Callable[[], Mapping[str, Numbers]], failures: Failures,
+        problems: Sequence[Facts] = (),
+    ) -> None:  # fmt: skip
         self.store, self.settings, self._history, self.failures = store, settings, history, failures
+        self.problems = problems
 
     @cached_property
     def history(self) -> Mapping[str, Numbers]:
@@ -45,7 +50,10 @@ class Seen:
 
     @cached_property
     def status(self) -> Facts:
-        return with_problems(self.store.stats(), self.settings.dlq.names)
+        found = with_problems(self.store.stats(), self.settings.dlq.names)
+        known = {it["message"] for each in found["supervisors"] for it in each["problems"]}
+        unknown = [each for each in self.problems if each["message"] not in known]
+        return {**found, "problems": [*unknown, *found["problems"]]}
 
 
 class Screen(NamedTuple):
@@ -88,7 +96,7 @@ def _now(seen: Seen) -> Facts:
         "charts": charts(seen.history),
         "queues": queue_table(status, QUEUES_FIRST),
         "supervisors": supervisor_table(status, seen.now),
-        "failures": seen.failures.groups(seen.store),
+        "failures": seen.failures.groups(seen.store, FAILURES_FIRST),
         "failures_age": round(seen.failures.age / 10) * 10,
         "dead_letters": listed(seen.store, ANY_DEAD_LETTERS, seen.now, "/dead-letters", DEAD_LETTERS_FIRST),
     }

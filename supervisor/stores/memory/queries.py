@@ -60,6 +60,12 @@ class Queries:
                 OldestReady(*line, max(0, now - min(job.due_at for job in jobs)) / 1e6) for line, jobs in first.items()
             ]
 
+    def sinks(self) -> list[dict[str, Any]]:
+        with self._state.lock:
+            self._state.forget_owners()
+            owners = [self._owner_dict(name, owner) for name, owner in self._state.owners.items()]
+            return sink_rows(self._pending(), owners)
+
     def _owner_dict(self, name: str, owner: OwnerRecord) -> dict[str, Any]:
         presence, leases = owner.presence, [job.lease_until for job in self._state.in_flight() if job.owner == name]
         until = max(leases, default=None)

@@ -212,6 +212,10 @@ class Queries:
             at = iso(self._connection.value(CLOCK))
         return {"at": at, "queues": queues, "supervisors": supervisors, "sinks": sinks}
 
+    def sinks(self) -> list[dict[str, Any]]:
+        with self._connection.snapshot():
+            return sink_rows(self.pending(MAX_COUNTED), self.supervisors())
+
     def supervisors(self) -> list[dict[str, Any]]:
         """Return the supervisors without those that hold no lease and have left, are provably gone, or were not seen for long."""
         shown = []

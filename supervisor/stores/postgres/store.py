@@ -56,7 +56,7 @@ class PostgresStore:
         self.make_due, self.keep_reports = claims.make_due, settles.keep_reports
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
-        self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
+        self.notification_fd, self.clear_notifications, self.sinks = notifier.fd, notifier.clear, queries.sinks
         self.look, self.claim, self.held, self.leases = claims.look, claims.claim, settles.held, settles.leases
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone

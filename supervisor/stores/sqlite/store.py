@@ -61,7 +61,7 @@ class SqliteStore:
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.get_many, self.ended = queries.get_many, queries.ended
-        self.find_jobs, self.failures = queries.find_jobs, queries.failures
+        self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge = commands.delete, commands.purge
         self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection).repair

@@ -126,7 +126,8 @@ def here(tmp_path: Path) -> Iterator[Fixture]:
     fixture.store.close()
 
 
-def test_queues_workers_problems_and_jobs_fit_into_80_by_24(here: Fixture) -> None:
+def test_queues_workers_problems_and_jobs_fit_into_80_by_24_at_the_first_look(here: Fixture) -> None:
+    here.interval = 1000
     here.enqueue("mail", "mail")
     here.enqueue("thumbnail", queue="slow")
     here.fail("slow")
@@ -357,6 +358,56 @@ def test_a_store_that_hangs_is_asked_once_and_the_keys_work_meanwhile(here: Fixt
         assert asked == [1]
 
     here.drive(story, silent=0.05)
+
+
+def test_commands_do_not_pile_up_while_the_store_hangs(here: Fixture) -> None:
+    (id,) = here.enqueue("mail", "other")[:1]
+    hangs, answers, retried = threading.Event(), threading.Event(), []
+
+    def opened() -> Store:
+        store = here.opened()
+        stats, retry = store.stats, store.retry
+
+        def slow_stats() -> dict[str, Any]:
+            if hangs.is_set():
+                answers.wait(60)
+            return stats()
+
+        store.stats = slow_stats  # type: ignore[method-assign]
+        store.retry = lambda ids, force=False: retried.append(ids) or retry(ids)  # type: ignore[method-assign, func-returns-value]
+        return store
+
+    here.opener = opened
+
+    async def story(screen: Screen) -> None:
+        await screen.shows("other")
+        hangs.set()
+        await screen.shows("has not answered for")
+        for _ in range(3):
+            await screen.press("r")
+            await asyncio.sleep(0.02)
+        await screen.shows("nothing was done: the store has not answered the command before yet")
+        answers.set()
+        await screen.until(lambda: retried)
+        await screen.shows("all well")
+        assert retried == [[id + 1]]
+
+    here.drive(story, silent=0.5)
+
+
+def test_keys_that_change_a_job_do_nothing_on_a_page_of_text(here: Fixture) -> None:
+    (id,) = here.enqueue("mail")
+
+    async def story(screen: Screen) -> None:
+        await screen.shows("mail")
+        await screen.press("question_mark")
+        await screen.shows("Escape leaves this page")
+        await screen.press("c", "d", "r", "p", "escape")
+        await screen.until(lambda: len(screen.app.screen_stack) == 1)
+        await screen.shows("mail")
+        assert f"job {id}" not in screen.text
+
+    here.drive(story)
 
 
 def test_an_error_of_the_program_ends_it_and_shows_no_values_of_variables(here: Fixture) -> None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
-from unittest.mock import AsyncMock
 
 import pytest
-from starlette.applications import Starlette
 
-from supervisor.http.pages.actions import Actions
-from supervisor.http.pages.job_list import Failures
-from supervisor.http.pages.live import Live
+from supervisor.http.failures import Failures
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.search import FoundJobs
 from tests.stores.factories import Clock, dead, dead_letters, make_dead, put, success, take, take_one
@@ -239,23 +233,6 @@ def test_dead_letters_are_redriven_one_selected_or_all(site: Site) -> None:
     assert refused.status_code == 409 and "pending" in refused.json()["error"]
     all_of_them = site.post("/dead-letters/redrive", {"all": 1, "force": 1}, Accept="application/json")
     assert all_of_them.json() == {"message": "3 dead letters redriven"}
-
-
-@pytest.mark.parametrize(
-    ("clock", "message", "left"),
-    [(lambda: 0.0, "5 dead letters redriven", 0), (count(0, 15).__next__, "4 dead letters redriven; there are more: redrive all once more", 1)],
-)  # fmt: skip
-def test_all_dead_letters_are_redriven_some_at_a_time(
-    site: Site, clock: Callable[[], float], message: str, left: int
-) -> None:
-    make_dead(site.store, *["mail"] * 5)
-    deliver(site)
-    app = Starlette(routes=Actions(site.view, Live(AsyncMock()), clock, at_once=2).routes())
-    site.app, reads = app, site.reader.reads
-    answer = site.post("/dead-letters/redrive", {"all": 1}, Accept="application/json")
-    assert answer.json() == {"message": message}
-    assert site.reader.reads - reads == 3 - left
-    assert len([*site.store.list_jobs(dead_letter="any")]) == left
 
 
 def test_charts_are_made_while_the_store_is_read_and_only_for_a_page_that_has_some(site: Site) -> None:
