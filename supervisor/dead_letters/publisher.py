@@ -64,7 +64,7 @@ class DeadLetterPublisher:
         self.quiet = not runners
         self.on_quiet: Callable[[], None] = lambda: None
         self.failing: dict[str, str] = {}
-        self._failed_at: dict[str, float] = {}
+        self._forget_at: dict[str, float] = {}
         self._refused = False  # the last claim failed
 
     @property
@@ -158,8 +158,8 @@ class DeadLetterPublisher:
 
     async def _rest(self) -> None:
         """Wait until there is a reason to look again, or until another supervisor may have left dead letters."""
-        for sink, failed_at in self._failed_at.items():
-            if self._loop.time() - failed_at > self._limits.forget:
+        for sink, forget_at in self._forget_at.items():
+            if self._loop.time() > forget_at:
                 self.failing.pop(sink, None)
         if not self._publishing:
             self.quiet = True
@@ -217,7 +217,8 @@ class DeadLetterPublisher:
         for delay, error in sorted(refused):
             self._bus.emit(DeadLettersFailed(runner.name, refused[delay, error], error, delay))
         if refused:
-            self.failing[runner.name], self._failed_at[runner.name] = parts.error, self._loop.time()
+            self.failing[runner.name] = parts.error
+            self._forget_at[runner.name] = self._loop.time() + self._limits.forget + runner.retry_after
         else:
             self.failing.pop(runner.name, None)
 

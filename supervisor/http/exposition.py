@@ -87,7 +87,10 @@ class Exposition:
 
     async def answer(self, accept: str) -> Rendered:
         """Return all metrics in the format that the header Accept asks for."""
-        encoder, content_type = choose_encoder(accept)
+        try:
+            encoder, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):  # prometheus_client compares what is in it as it comes
+            encoder, content_type = choose_encoder("")
         task = self._under_way.get(content_type)
         if task is None:
             task = asyncio.get_running_loop().create_task(self._render(encoder, content_type))

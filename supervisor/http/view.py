@@ -41,7 +41,7 @@ class View:
     metrics: Callable[[], dict[str, Any]]
     engine: Coordinator | None = None
     reader: Reader | None = None
-    history: Callable[[], Mapping[str, Numbers]] = dict
+    history: Callable[[], Mapping[str, Numbers]] = dict  # to be called on the thread that reads the store
     end_streams: Callable[[], Awaitable[None]] | None = None
     owner: str = ""
     store_error: str = ""  # while the store that is to be joined is unavailable

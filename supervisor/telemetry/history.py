@@ -64,10 +64,10 @@ class History:
 
     def series(self) -> dict[str, Numbers]:
         """Return `finished`, `failed` (for good) and `retried` a minute; the jobs that were ready, `fresh` and `retries`; and percentiles
-        in seconds, such as `latency_p95`, of `latency`, `wait` and `run`."""
+        in seconds, such as `latency_p95`, of `latency`, `wait` and `run`. May be called on any thread: it takes milliseconds."""
         last = self._clock() // _MINUTE
         steps: dict[int, list[tuple[_Sample, _Sample]]] = {}
-        for before, after in pairwise(self._samples):
+        for before, after in pairwise(tuple(self._samples)):
             steps.setdefault(MINUTES - 1 - int(last - after.at // _MINUTE), []).append((before, after))
         minutes = [steps.get(minute, []) for minute in range(MINUTES)]
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -107,6 +108,14 @@ def test_openmetrics_is_answered_to_those_who_ask_for_it() -> None:
 
     text, content_type = asyncio.run(answer())
     assert content_type.startswith("application/openmetrics-text") and text.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize("accept", ["application/openmetrics-text;version=x;q=", "text/plain;version=\xe9", ";;,="])
+def test_an_accept_header_that_makes_no_sense_gets_plain_text(accept: str) -> None:
+    async def answer() -> Rendered:
+        return await Exposition(View(lambda: "starting", Settings, Metrics().snapshot)).answer(accept)
+
+    assert asyncio.run(answer()).content_type.startswith("text/plain")
 
 
 def test_the_gauges_of_an_engine_are_those_of_this_moment() -> None:

@@ -20,6 +20,8 @@ from supervisor.stores.operator_commands import NO_SUCH_JOB
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import OperatorResult
 from supervisor.stores.search import JobFilter
+from supervisor.text.names import NAME, is_name
+from supervisor.text.printable import printable
 from supervisor.text.units import counted
 
 DEAD_LETTERS = JobFilter(dead_letter="any")
@@ -65,7 +67,7 @@ class Actions:
         name, queue = request.path_params["command"], request.query_params.get("queue")
         if name not in ("pause", "resume") or not queue:
             raise NotFound("expected /queues/pause?queue=NAME or /queues/resume?queue=NAME")
-        await self._view.read(lambda store: store.pause(queue, name == "pause"))
+        await self._view.read(lambda store: _pause(store, queue, name == "pause"))
         return self._done(request, f"Queue {queue} is {'paused' if name == 'pause' else 'resumed'}", "/queues")
 
     async def _redrive(self, request: Request) -> Response:
@@ -110,6 +112,13 @@ class Actions:
 def _redrive_part(store: Store, force: bool, before: str | None) -> tuple[OperatorResult, str | None]:
     found = store.find_jobs(DEAD_LETTERS, before=before, limit=PART)
     return store.redrive(sorted(found.ids), force), found.next
+
+
+def _pause(store: Store, queue: str, paused: bool) -> None:
+    """Pause or resume a queue: one that has jobs, whatever its name is, or one that can have some."""
+    if not is_name(queue) and queue not in [row["queue"] for row in store.stats()["queues"]]:
+        raise BadRequest(f"queue: expected {NAME}, got {printable(queue[:50])!r}")
+    store.pause(queue, paused)
 
 
 async def _form(request: Request) -> dict[str, Any]:

@@ -95,8 +95,8 @@ class Pages:
         return await self._view.read(read)
 
     def _seen(self) -> Callable[[Store], Seen]:
-        settings, history, problems = self._view.settings(), self._view.history(), self._view.problems_of_store()
-        return lambda store: Seen(store, settings, history, self._view.failures, problems)
+        settings, problems = self._view.settings(), self._view.problems_of_store()
+        return lambda store: Seen(store, settings, self._view.history, self._view.failures, problems)
 
     # on the thread that reads the store
 

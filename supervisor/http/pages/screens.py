@@ -34,11 +34,15 @@ class Seen:
     this supervisor that the store may not show."""
 
     def __init__(
-        self, store: Store, settings: Settings, history: Mapping[str, Numbers], failures: Failures,
+        self, store: Store, settings: Settings, history: Callable[[], Mapping[str, Numbers]], failures: Failures,
         problems: Sequence[Facts] = (),
     ) -> None:  # fmt: skip
-        self.store, self.settings, self.history, self.failures = store, settings, history, failures
+        self.store, self.settings, self._history, self.failures = store, settings, history, failures
         self.problems = problems
+
+    @cached_property
+    def history(self) -> Mapping[str, Numbers]:
+        return self._history()
 
     @cached_property
     def now(self) -> datetime:

@@ -125,6 +125,36 @@ def test_a_pause_has_a_limit(play: Play) -> None:
     play(act)
 
 
+def test_a_sink_that_asks_for_a_pause_is_a_problem_until_the_next_offer(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        (id,) = here.fail_jobs()
+        sink = AnsweringSink()
+        sink.bad, sink.retry_after = {id: "503"}, 1800.0
+        publisher = publish(here, sink)
+        await asyncio.sleep(1790.0)
+        assert publisher.failing == {"file": "503"}
+        sink.bad = {}
+        await asyncio.sleep(20.0)
+        assert publisher.failing == {}
+
+    play(act)
+
+
+def test_a_failure_is_forgotten_when_nothing_waits_for_the_sink_any_more(play: Play) -> None:
+    async def act(here: Scene) -> None:
+        (id,) = here.fail_jobs()
+        sink = AnsweringSink()
+        sink.bad = {id: "422"}
+        publisher = publish(here, sink)
+        await asyncio.sleep(0.5)
+        assert publisher.failing == {"file": "422"}
+        here.store.redrive([id], force=True)
+        await asyncio.sleep(130.0)
+        assert publisher.failing == {}
+
+    play(act)
+
+
 def test_a_sink_that_raises_without_any_result_has_refused_all(play: Play) -> None:
     async def act(here: Scene) -> None:
         ids = here.fail_jobs(2)

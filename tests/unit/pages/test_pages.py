@@ -235,6 +235,21 @@ def test_dead_letters_are_redriven_one_selected_or_all(site: Site) -> None:
     assert all_of_them.json() == {"message": "3 dead letters redriven"}
 
 
+def test_charts_are_made_while_the_store_is_read_and_only_for_a_page_that_has_some(site: Site) -> None:
+    reads: list[int] = []
+    site.view.history = lambda: reads.append(site.reader.reads) or {}
+    site.get("/jobs")
+    assert (reads, site.reader.reads) == ([], 1)
+    site.get("/")
+    assert (reads, site.reader.reads) == ([2], 2)
+
+
+def test_a_queue_that_can_not_be_is_not_paused(site: Site) -> None:
+    refused = site.post("/queues/pause?queue=%0d%0aX:1", Accept="application/json")
+    assert refused.status_code == 400 and "queue: expected" in refused.json()["error"]
+    assert site.store.paused() == frozenset()
+
+
 def test_read_only_shows_no_button_and_changes_nothing(tmp_path: Path) -> None:
     site = Site(tmp_path, read_only=True)
     (id,) = make_dead(site.store, "mail")
