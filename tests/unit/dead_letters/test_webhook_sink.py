@@ -182,6 +182,19 @@ def test_nothing_secret_is_in_an_error(serve: Serve) -> None:
         assert secret not in text
 
 
+@pytest.mark.parametrize(
+    ("login", "headers"), [("someone:password-of-it@", {}), ("", {"Authorization": "Bearer of-the-token"})]
+)
+def test_a_login_that_a_server_repeats_is_not_in_an_error(serve: Serve, login: str, headers: dict[str, str]) -> None:
+    def repeat(here: Conversation, request: Request) -> None:
+        text = request.headers["authorization"].partition(" ")[2]
+        here.send(f"HTTP/1.1 401 Unauthorized\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
+
+    server = serve(repeat)
+    (text,) = refused(WebhookSink(server.url.replace("//", f"//{login}"), headers=headers)).refused.values()
+    assert text == f"{server.url}: 401 Unauthorized: ***"
+
+
 def test_many_requests_share_few_connections(serve: Serve) -> None:
     server = serve()
     assert len(list(WebhookSink(server.url, concurrency=3).publish([dead_letter(id) for id in range(60)]))) == 60
