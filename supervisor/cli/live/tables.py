@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from rich.cells import cell_len
+from rich.console import JustifyMethod
 from rich.text import Text
 from textual.binding import BindingType
 from textual.widgets import DataTable
 
 from supervisor.cli.live.rows import Row, unique
 from supervisor.cli.render import STYLES
+
+MIN_CUT = 16
+"""No column is cut to fewer characters."""
 
 
 class Table(DataTable[Text]):
@@ -72,13 +76,17 @@ class Table(DataTable[Text]):
             self.scroll_to(y=top, animate=False, force=True)
 
     def _set_columns(self) -> None:
-        """Mark the column by which the rows are sorted, and make each as wide as its texts: Textual may do that after it has drawn."""
+        """Mark the column by which the rows are sorted, and make each as wide as its texts: Textual may do that after it has drawn.
+        A long name, unlike an error at the end of a row, must not push the other columns off the screen."""
+        most = max(MIN_CUT, self.size.width // 3)
         for n, column in enumerate(self.ordered_columns):
             mark = " " if n != self._sort_by else "▼" if self._downwards else "▲"
             column.label = Text(f"{self._names[n]}{mark}")
             column.auto_width = False
-            column.width = max(column.label.cell_len, *(cell_len(row.cells[n]) for row in self._rows_shown), 0)
+            width = max(column.label.cell_len, *(cell_len(row.cells[n]) for row in self._rows_shown), 0)
+            column.width = width if n == len(self._names) - 1 else min(width, most)
 
 
 def _text(cell: str, order: Any) -> Text:
-    return Text(cell, style=STYLES.get(cell, ""), justify="right" if isinstance(order, int | float) else "left")
+    justify: JustifyMethod = "right" if isinstance(order, int | float) else "left"
+    return Text(cell, STYLES.get(cell, ""), justify=justify, overflow="ellipsis", no_wrap=True)

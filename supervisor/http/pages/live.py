@@ -24,6 +24,7 @@ from supervisor.http.pages.screens import Screen, screen
 PATH = "/events"
 PERIOD = 2.0  # seconds between two reads
 MIN_PERIOD = 0.25  # also if a page opens, or a button is pressed, in between
+LATE = 5.0  # seconds after which a page that waits for the store is not up to date any more
 MAX_STREAMS = 20
 """A stream is a connection that stays open, and there must be connections for requests."""
 MAX_SECONDS = 600.0
@@ -111,18 +112,27 @@ class Live:
         while self._screens and not self._is_closed:
             self._wanted.clear()
             screens = list(self._screens.values())
+            reading = asyncio.ensure_future(self._render(screens))
             try:
-                self._latest = await self._render(screens)
+                done, _ = await asyncio.wait((reading,), timeout=LATE)
+                if not done:
+                    await self._show(_unavailable(screens, f"the store has not answered for {LATE:g}s"))
+                await self._show(await reading)
             except StoreError as error:
-                self._latest = dict.fromkeys([each.key for each in screens], Update("unavailable", {}, str(error)))
-            async with self._changed:
-                self._changed.notify_all()
+                await self._show(_unavailable(screens, str(error)))
+            finally:
+                reading.cancel()
             await asyncio.sleep(MIN_PERIOD)
             try:
                 async with asyncio.timeout(PERIOD - MIN_PERIOD):
                     await self._wanted.wait()
             except TimeoutError:
                 pass
+
+    async def _show(self, latest: Mapping[str, Update]) -> None:
+        self._latest = latest
+        async with self._changed:
+            self._changed.notify_all()
 
     async def _send_updates(self, key: str, is_allowed: Callable[[], bool], send: Send) -> None:
         headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"x-accel-buffering", b"no")]
@@ -139,6 +149,10 @@ class Live:
                 continue  # the state may have changed meanwhile
             async with self._changed:
                 await self._changed.wait()
+
+
+def _unavailable(screens: Sequence[Screen], error: str) -> Mapping[str, Update]:
+    return dict.fromkeys([each.key for each in screens], Update("unavailable", {}, error))
 
 
 def _message(update: Update, sent: Update) -> tuple[bytes, Update]:

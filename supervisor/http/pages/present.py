@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from supervisor.events import MAX_COUNTED
 from supervisor.http.pages.rendering import parsed
 from supervisor.stores.problems import Present
 from supervisor.text.units import format_duration
@@ -40,11 +41,13 @@ def totals(status: Row) -> dict[str, Any]:
         name: sum(row[name] for row in queues)
         for name in ("queue_size", "retry_queue_size", "scheduled", "in_flight", "failed")
     }
+    pending = max((row["pending"] for row in status["sinks"]), default=0)
     return {
         **found,
         "workers": len(workers),
         "busy": sum(1 for worker in workers if worker.get("current_job")),
-        "pending": max((row["pending"] for row in status["sinks"]), default=0),
+        "pending": pending,
+        "is_pending_cut": pending >= MAX_COUNTED,
     }
 
 

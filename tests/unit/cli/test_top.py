@@ -299,6 +299,16 @@ def test_hostile_texts_are_shown_without_their_effect(here: Fixture) -> None:
     here.drive(story, size=(200, 40))
 
 
+def test_a_long_name_leaves_room_for_the_other_columns(here: Fixture) -> None:
+    here.enqueue("h" * 200, queue="q" * 200)
+
+    async def story(screen: Screen) -> None:
+        await screen.shows("scheduled", "q…", "h…")
+        assert re.search(r"hhh… +q+… +ready", screen.text)
+
+    here.drive(story)
+
+
 def test_a_small_terminal_shows_one_panel_at_a_time(here: Fixture) -> None:
     here.enqueue("mail")
 
