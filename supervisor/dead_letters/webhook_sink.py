@@ -64,9 +64,8 @@ class WebhookSink:
         self._target = _target(parts, _tls(ca_file) if parts.scheme == "https" else None, limits)
         login = unquote(parts.username or ""), unquote(parts.password or "")
         sent = [*_login(parts).values(), *(headers or {}).values()]
-        tokens = [
-            value.rpartition(" ")[2] for value in sent
-        ]  # a server may repeat a token without the `Bearer` before it
+        # A server may repeat a token without the `Bearer` before it.
+        tokens = [value.rpartition(" ")[2] for value in sent]
         path = parts.path if len(parts.path) >= 8 else ""  # some servers take a token in the path
         self._mask = Mask({*secrets_of(url), *login, secret or "", path, *sent, *tokens})
         self._concurrency = concurrency
