@@ -12,9 +12,10 @@ from supervisor.retry import Random
 from supervisor.text.units import format_duration
 from supervisor.workers.async_worker import AsyncWorker
 from supervisor.workers.blame import ExitCause, past_memory_limit
+from supervisor.workers.interface import State
 from supervisor.workers.limits import MIN_GROWTH
 from supervisor.workers.pool import Pool
-from supervisor.workers.slot import State, WorkerSlot
+from supervisor.workers.slot import WorkerSlot
 
 MEMORY_INTERVAL = 0.1
 AGE_INTERVALS = (0.1, 1.0)  # seconds, the least and the most; in between it is a tenth of the age

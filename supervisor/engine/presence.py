@@ -12,8 +12,9 @@ from supervisor.engine.self_report import SelfReport
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.tasks import report_error
 from supervisor.stores.records import Presence
+from supervisor.workers.interface import State
 from supervisor.workers.pool import Pool
-from supervisor.workers.slot import State, WorkerSlot
+from supervisor.workers.slot import WorkerSlot
 
 WATCHED_SECONDS, WATCHED_INTERVAL = 30.0, 2.0
 """For so long after somebody has asked whether the supervisor is ready, its row is written at this interval: an idle supervisor

@@ -13,8 +13,9 @@ from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.events import Bus, LoopGap, WorkerStarted
 from supervisor.jobs import LEASE_POLICY
 from supervisor.workers.blame import LINGERING, heartbeat_lost, timed_out
+from supervisor.workers.interface import State
 from supervisor.workers.pool import Pool
-from supervisor.workers.slot import State, WorkerSlot
+from supervisor.workers.slot import WorkerSlot
 from supervisor.workers.task_slot import TaskSlot
 
 CHECKS_PER_TIMEOUT = 4  # of the heartbeat timeout

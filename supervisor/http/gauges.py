@@ -16,7 +16,7 @@ from supervisor.http.health import readiness
 from supervisor.http.view import View
 from supervisor.stores.protocol import Store
 from supervisor.telemetry.metrics import MAX_QUEUES, PREFIX
-from supervisor.workers.slot import State
+from supervisor.workers.interface import State
 from supervisor.workers.system.process_tree import resident_bytes
 
 OF_NO_GROUP, ASYNC = "(others)", "(async)"

@@ -22,9 +22,10 @@ from supervisor.stores.records import EnqueueRow, failure_record, options_text, 
 from supervisor.testing.handlers import Handlers
 from supervisor.text.strict_json import decode, decode_object
 from supervisor.text.units import iso
-from supervisor.workers.blame import HOST, outcome_of_failed
+from supervisor.workers.blame import HOST
 from supervisor.workers.child import alone
 from supervisor.workers.interface import Reply
+from supervisor.workers.slot import outcome_of_failed
 
 SEEN_AT_ONCE = 1000
 MAX_PROGRESS_KEPT = 100_000

@@ -12,12 +12,12 @@ from supervisor.text.os_errors import reason
 from supervisor.workers.async_worker import AsyncWorker
 from supervisor.workers.blame import ExitCause
 from supervisor.workers.gathered_outcomes import GatheredOutcomes
-from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
+from supervisor.workers.interface import ExitReport, PoolListener, State, Timer, WorkerBackend
 from supervisor.workers.limits import Limits
 from supervisor.workers.reforks import ReforkDelays
 from supervisor.workers.run_times import RunTimes
 from supervisor.workers.sent_ahead import SHARE
-from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, SlotContext, State, WorkerSlot
+from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, SlotContext, WorkerSlot
 from supervisor.workers.task_slot import TaskSlot
 
 RETRY_SECONDS = 1.0

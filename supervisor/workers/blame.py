@@ -13,7 +13,6 @@ from supervisor.workers.wire_protocol import STATUS_LOWERED
 HOST = socket.gethostname()
 STUCK = "was not ended by SIGKILL: it is stuck in the kernel ({}), does no more, and exits once the wait there is over"
 SURVIVES = "has left {} running, which the supervisor may not kill; the worker was killed while it ran {}"
-_CAUSES = {"rejected": Cause.REJECTED, "timeout": Cause.TIMEOUT, "unknown": Cause.UNKNOWN_HANDLER}
 
 
 class KillReason(NamedTuple):
@@ -71,20 +70,6 @@ SUSPECT = KillReason("suspect")
 def suspected(lease: Lease) -> Lease:
     """Return the lease of a job that may have crashed its worker, as one of a suspect: it runs again under it, in a smaller group."""
     return lease._replace(expired_count=lease.expired_count + SUSPECT_COUNT)
-
-
-def outcome_of_failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
-    """Return the outcome of an attempt that failed by the report of its worker."""
-    error = reply.error or {}
-    failure = Failure(
-        _CAUSES.get(reply.kind, Cause.EXCEPTION), type=str(error.get("type", "")), message=str(error.get("message", "")),
-        traceback=str(error.get("traceback", "")), attempt=lease.attempt, stderr=error.get("stderr"),
-        peak_memory=error.get("peak_memory"), host=HOST, pid=pid,
-    )  # fmt: skip
-    after = error.get("after")
-    retry_after = None if after is None else max(0.0, float(after))
-    retryable = bool(error.get("retryable", True))
-    return Outcome(lease, Kind.FAILED, None, reply.took, failure, retryable=retryable, retry_after=retry_after)
 
 
 def outcome_of_cancelled(lease: Lease, reason: KillReason, reply: Reply, pid: int) -> Outcome:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from supervisor.jobs import Lease
 from supervisor.workers.blame import LEASE_LOST
-from supervisor.workers.interface import Timer
+from supervisor.workers.interface import State, Timer
 from supervisor.workers.pool import Pool
-from supervisor.workers.slot import State, WorkerSlot
+from supervisor.workers.slot import WorkerSlot
 from supervisor.workers.worker_task import WorkerTask
 
 

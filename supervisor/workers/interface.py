@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from supervisor.events import WorkerLogged, WorkerOutput
@@ -15,6 +16,16 @@ from supervisor.plugins.reports import SourceReport
 
 if TYPE_CHECKING:
     from supervisor.workers.loop_reports import LoopState
+
+
+class State(Enum):
+    """The state of a worker."""
+
+    STARTING = "starting"  # ordered, and not ready
+    READY = "ready"  # it takes jobs
+    RETIRING = "retiring"  # it takes no more jobs, and exits after the one that it runs
+    EXITED = "exited"  # it exited without a job, and is replaced once its status is known, which may call for a delay
+    ENDING = "ending"  # it was killed, or exited while it ran a job, and is replaced at once
 
 
 class Reply(NamedTuple):

@@ -12,6 +12,7 @@ from supervisor.workers.async_workers import AsyncWorkers
 from supervisor.workers.blame import LINGERING, SHUTDOWN, KillReason
 from supervisor.workers.interface import (
     PoolListener,
+    State,
     Timer,
     WorkerBackend,
     WorkerProgress,
@@ -19,7 +20,7 @@ from supervisor.workers.interface import (
     output_event,
 )
 from supervisor.workers.limits import Limits, limits_of
-from supervisor.workers.slot import State, WorkerSlot
+from supervisor.workers.slot import WorkerSlot
 from supervisor.workers.worker_group import OTHERS, PRESENT, PoolState, WorkerGroup
 
 FILL_AFTER = 0.050  # seconds: the kernel may take much longer to end a worker of many gigabytes

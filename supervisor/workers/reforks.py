@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from supervisor.retry import GrowingDelay
-from supervisor.workers.interface import Timer
-from supervisor.workers.slot import State, WorkerSlot
+from supervisor.workers.interface import State, Timer
+from supervisor.workers.slot import WorkerSlot
 
 REFORK_DELAYS = (0.1, 30.0)  # seconds, the first and the longest
 USEFUL_AFTER = 1.0  # seconds

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import Enum
 from itertools import chain, islice, repeat
 from typing import Final, NamedTuple, Protocol
 
@@ -20,6 +19,8 @@ from supervisor.jobs import (
     LEASE_PAYLOAD,
     LEASE_QUEUE,
     LEASE_RETRIES,
+    Cause,
+    Failure,
     JobState,
     Kind,
     Lease,
@@ -31,6 +32,7 @@ from supervisor.workers.interface import (
     ExitReport,
     PoolListener,
     Reply,
+    State,
     WorkerBackend,
     WorkerProgress,
     Written,
@@ -43,14 +45,6 @@ from supervisor.workers.run_times import FRAME_BYTES, FRAME_JOBS, FRAME_SECONDS,
 
 MEMORY_CHECK_INTERVAL = 0.020  # seconds: a check costs more than a quick job
 REPLY_JOB_ID: Final = 0  # a field of replies that the hot path takes by index
-
-
-class State(Enum):
-    STARTING = "starting"  # ordered, and not ready
-    READY = "ready"  # it takes jobs
-    RETIRING = "retiring"  # it takes no more jobs, and exits after the one that it runs
-    EXITED = "exited"  # it exited without a job, and is replaced once its status is known, which may call for a delay
-    ENDING = "ending"  # it was killed, or exited while it ran a job, and is replaced at once
 
 
 class SlotOwner(Protocol):
@@ -271,7 +265,7 @@ class WorkerSlot:
             outcomes = successes(leases, times, results)
             if kinds.count("ok") < len(kinds):
                 outcomes = [
-                    outcome if reply.kind == "ok" else blame.outcome_of_failed(lease, reply, self.process.pid)
+                    outcome if reply.kind == "ok" else outcome_of_failed(lease, reply, self.process.pid)
                     for outcome, lease, reply in zip(outcomes, leases, replies, strict=True)
                 ]
             self._listener.jobs_ended(outcomes)
@@ -382,3 +376,20 @@ def successes(leases: Sequence[Lease], times: Sequence[float], results: Sequence
         no, no, none,
     )  # fmt: skip
     return [*map(tuple.__new__, repeat(Outcome), zip(*columns, strict=False))]
+
+
+_CAUSES = {"rejected": Cause.REJECTED, "timeout": Cause.TIMEOUT, "unknown": Cause.UNKNOWN_HANDLER}
+
+
+def outcome_of_failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
+    """Return the outcome of an attempt that failed by the report of its worker."""
+    error = reply.error or {}
+    failure = Failure(
+        _CAUSES.get(reply.kind, Cause.EXCEPTION), type=str(error.get("type", "")), message=str(error.get("message", "")),
+        traceback=str(error.get("traceback", "")), attempt=lease.attempt, stderr=error.get("stderr"),
+        peak_memory=error.get("peak_memory"), host=blame.HOST, pid=pid,
+    )  # fmt: skip
+    after = error.get("after")
+    retry_after = None if after is None else max(0.0, float(after))
+    retryable = bool(error.get("retryable", True))
+    return Outcome(lease, Kind.FAILED, None, reply.took, failure, retryable=retryable, retry_after=retry_after)

@@ -9,10 +9,10 @@ from supervisor.events import WorkerExited
 from supervisor.jobs import Lease
 from supervisor.workers.async_worker import AsyncWorker
 from supervisor.workers.blame import outcome_of_cancelled
-from supervisor.workers.interface import Reply
+from supervisor.workers.interface import Reply, State
 from supervisor.workers.limits import Limits
 from supervisor.workers.sent_ahead import QUICK_SECONDS
-from supervisor.workers.slot import SlotContext, SlotOwner, State, WorkerSlot
+from supervisor.workers.slot import SlotContext, SlotOwner, WorkerSlot
 from supervisor.workers.worker_task import WorkerTask
 
 NO_LIMITS = Limits(None, None)

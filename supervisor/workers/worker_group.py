@@ -7,11 +7,11 @@ import itertools
 from supervisor.config.settings import Size
 from supervisor.events import Bus, WorkerExited
 from supervisor.text.os_errors import reason
-from supervisor.workers.interface import ExitReport, PoolListener, Timer, WorkerBackend
+from supervisor.workers.interface import ExitReport, PoolListener, State, Timer, WorkerBackend
 from supervisor.workers.limits import Limits
 from supervisor.workers.reforks import ReforkDelays
 from supervisor.workers.run_times import RunTimes
-from supervisor.workers.slot import SlotContext, State, WorkerSlot
+from supervisor.workers.slot import SlotContext, WorkerSlot
 
 OTHERS = ""
 """The name of the group of all queues that are in no group of the config."""

@@ -7,7 +7,8 @@ from typing import Any
 from supervisor.engine.watchdog import RETIRE_SECONDS, Watchdog
 from supervisor.events import JobStarted, LoopGap
 from supervisor.jobs import Cause
-from supervisor.workers.slot import State, WorkerSlot
+from supervisor.workers.interface import State
+from supervisor.workers.slot import WorkerSlot
 from tests.unit.fakes import FakeWorker, make_lease
 from tests.unit.workers.test_pool import Setup
 

@@ -10,7 +10,7 @@ import pytest
 from supervisor.jobs import Lease, Policy
 from supervisor.workers.blame import LEASE_LOST
 from supervisor.workers.cancel import cancel, kill_if_running
-from supervisor.workers.slot import State
+from supervisor.workers.interface import State
 
 LEASE = Lease(7, 1, "h", "default", "null", None, 0, 0, 0, 0, 0, Policy())
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from supervisor.events import Bus, JobStarted, WorkerExited, WorkerLogged, WorkerOutput, WorkerWarning
 from supervisor.jobs import Cause, JobState, Kind, Lease, Outcome
 from supervisor.workers.blame import CANCELLED, LEASE_LOST, SHUTDOWN, STATUS_LOWERED, timed_out
-from supervisor.workers.interface import ExitReport, OutputLines, Reply, WorkerRecord, Written
+from supervisor.workers.interface import ExitReport, OutputLines, Reply, State, WorkerRecord, Written
 from supervisor.workers.limits import Limits
 from supervisor.workers.pool import HOOK_SECONDS, REPLACE_INTERVAL, Pool
 from supervisor.workers.reforks import REFORK_DELAYS
 from supervisor.workers.reply_check import MAX_REPEATED, REPEATED
 from supervisor.workers.run_times import FRAME_JOBS
-from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, State, WorkerSlot
+from supervisor.workers.slot import MEMORY_CHECK_INTERVAL, WorkerSlot
 from tests.unit.fakes import FakeBackend, FakeTimer, FakeWorker, make_lease
 
 
