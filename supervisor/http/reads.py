@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 import orjson
@@ -66,14 +66,15 @@ class Reads:
 
     async def _jobs(self, asked: Values) -> Response:
         where, before, limit = filter_of(asked), asked["before"], asked["limit"]
-        return await self._read(lambda store: page(store, find(store, where, before, limit)))
+        sinks = self._view.settings().dlq.names
+        return await self._read(lambda store: page(store, find(store, where, before, limit), sinks))
 
     async def _job(self, asked: Values) -> Response:
-        id = asked["id"]
+        id, sinks = asked["id"], self._view.settings().dlq.names
 
         def read(store: Store) -> bytes | None:
             job = store.get(id)
-            return None if job is None else orjson.dumps(next(with_reasons(store, [job])))
+            return None if job is None else orjson.dumps(next(with_reasons(store, [job], sinks)))
 
         found = await self._view.read(read)
         if found is None:
@@ -83,10 +84,10 @@ class Reads:
     async def _dead_letters(self, asked: Values) -> Response:
         state = "pending" if asked["sink"] else asked["state"]
         where = filter_of({**asked, "state": None, "dead_letter": state})
-        before, limit = asked["before"], asked["limit"]
+        before, limit, sinks = asked["before"], asked["limit"], self._view.settings().dlq.names
 
         def read(store: Store) -> Any:
-            return {"sinks": store.sinks(), **page(store, find(store, where, before, limit))}
+            return {"sinks": store.sinks(), **page(store, find(store, where, before, limit), sinks)}
 
         return await self._read(read)
 
@@ -130,9 +131,9 @@ def find(store: Store, where: JobFilter, before: str | None, limit: int) -> Foun
         raise BadRequest(f"before: {error}") from None
 
 
-def page(store: Store, found: FoundJobs) -> dict[str, Any]:
+def page(store: Store, found: FoundJobs, sinks: Container[str]) -> dict[str, Any]:
     return {
-        "jobs": [*with_reasons(store, found.jobs)],
+        "jobs": [*with_reasons(store, found.jobs, sinks)],
         "next": found.next,
         "searched": found.searched,
         "complete": found.complete,

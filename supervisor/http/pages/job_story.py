@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.http.pages.rendering import Text, json_text, parsed, text
 from supervisor.jobs import JobState
-from supervisor.stores.waiting import UNFINISHED, waiting_because
+from supervisor.stores.waiting import UNFINISHED
 
 SHORT = 2000
 """Characters of the texts of attempts before the last one."""
@@ -18,12 +18,11 @@ LOG_LINES = 200
 RETRIED = frozenset({JobState.SCHEDULED, JobState.FAILED, JobState.CANCELLED})
 
 
-def story(job: Mapping[str, Any], status: Mapping[str, Any] | None, now: datetime) -> dict[str, Any]:
-    """Return the facts of the page. There is a `status` if the job has not ended."""
+def story(job: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Return the facts of the page about a job with its `waiting_because`."""
     state = job["state"]
     return {
         "job": job,
-        "waiting_because": None if status is None else waiting_because(job, status),
         "took": _took(job, now),
         "attempts": _attempts(job),
         "attempts_left_out": max(0, len(job["errors"]) - MAX_ATTEMPTS),

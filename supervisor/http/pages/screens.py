@@ -17,6 +17,7 @@ from supervisor.http.pages.job_story import story
 from supervisor.http.pages.present import queue_table, supervisor_table, totals
 from supervisor.stores.problems import with_problems
 from supervisor.stores.protocol import Store
+from supervisor.stores.waiting import with_reasons
 from supervisor.telemetry.history import Numbers
 
 MAX_ID = 2**63 - 1
@@ -135,7 +136,7 @@ def _job(id: int) -> Screen:
         job = seen.store.get(id)
         if job is None:
             raise NotFound(f"no job {id}")
-        return story(job, seen.status if job["finished_at"] is None else None, seen.now)
+        return story(next(with_reasons(seen.store, [job], seen.settings.dlq.names)), seen.now)
 
     return Screen(f"/jobs/{id}", "job.html", _parts("job_head", "job_result", "job_attempts", "job_log"), facts)
 

@@ -159,6 +159,12 @@ def test_a_job_that_waits_shows_why(site: Site) -> None:
     assert "Waiting: queue default is paused" in Elements(site.get("/jobs/1").text).text
 
 
+def test_the_page_of_a_job_names_the_sink_that_has_not_accepted_its_dead_letter(site: Site) -> None:
+    make_dead(site.store, "mail")
+    shown = Elements(site.get("/jobs/1").text).text
+    assert "Waiting: its dead letter waits for sink file, to which it is offered soon" in shown
+
+
 def test_lists_are_filtered_and_paged(site: Site) -> None:
     ids = put(site.store, *["mail"] * 60, queue="post") + put(site.store, "scan")
     site.store.settle([success(lease) for lease in take(site.store, 1)])
