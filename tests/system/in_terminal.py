@@ -30,7 +30,8 @@ class InTerminal:
                 os.chdir(command.folder)
                 size = struct.pack("HHHH", lines, columns, 0, 0)
                 fcntl.ioctl(1, termios.TIOCSWINSZ, size)
-                os.execve(words[0], words, {**command.env, "TERM": "xterm-256color", **env})
+                inherited = {name: it for name, it in command.env.items() if name not in ("COLUMNS", "LINES")}
+                os.execve(words[0], words, {**inherited, "TERM": "xterm-256color", **env})
             finally:
                 os._exit(127)
         os.set_blocking(self._master, False)

@@ -40,14 +40,14 @@ def test_calls_of_a_started_executor_need_no_new_thread(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_an_executor_without_threads_is_refused_and_leaves_none(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
-    before = threading.active_count()
+    before = {*threading.enumerate()}
     NoThreads(monkeypatch, allowed)
     with pytest.raises(SystemRefused, match="on processes and threads is reached"):
         started_executor(2)
-    for thread in threading.enumerate():
-        if thread.name.startswith("calls"):
-            thread.join(30)
-    assert threading.active_count() == before
+    started = {*threading.enumerate()} - before
+    for thread in started:
+        thread.join(30)
+    assert not [thread for thread in started if thread.is_alive()]
 
 
 def test_a_thread_that_cannot_be_started_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
