@@ -37,7 +37,7 @@ from supervisor.stores.records import ClaimRequest, DeadLetter, EnqueueRow, Expi
 from tests.stores.factories import FACTORIES, SqliteFactory, StoreFactory, next_due, promote, put, waiting
 from tests.stores.model import Model
 
-EXAMPLES = int(os.environ.get("SUPERVISOR_MODEL_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("SUPERVISOR_MODEL_EXAMPLES", "30"))
 STEPS = 30
 TTL = 30.0
 SINKS_OF = (("x",), ("x", "y"))

@@ -74,7 +74,11 @@ def test_a_job_that_kills_its_supervisor_ends_and_a_long_innocent_job_loses_no_r
     command, long = stores, LONG[request.node.callspec.params["stores"]]
     innocents = [command.enqueue("innocent", long, "--max-retries", "0")]
     innocents.append(command.enqueue("async_innocent", long, "--max-retries", "0"))
-    poisons = [command.enqueue("poison", 0.5), command.enqueue("async_poison", 1.0), command.enqueue("poison", 6.0)]
+    poisons = [
+        command.enqueue("poison", 0.5),
+        command.enqueue("async_poison", 1.0),
+        command.enqueue("poison", 0.3 * long),
+    ]
     innocents += [command.enqueue("innocent", 0.2, "--max-retries", "0") for _ in range(10)]
     runs: list[Running] = []
 
