@@ -129,9 +129,13 @@ class ClaimPlanner:
 
     def _async_room(self) -> int:
         """Return how many jobs the async workers can take besides the buffered ones: 100 ms of work ahead for each of their slots, if
-        the jobs are that short, else one for each slot that is free."""
+        the jobs are that short, else one for each slot that is free; two before any job has ended, so that none of them waits for a
+        claim then."""
         workers = self._pool.async_workers
-        free, mean = workers.room() - len(self._buffers.of_async), workers.times.mean
+        room, mean = workers.room(), workers.times.mean
+        free = room - len(self._buffers.of_async)
+        if mean is None and not self._large:
+            return free + room
         if mean is None or mean >= BUFFERED_SECONDS or self._large:
             return free
         per_slot = min(self._limits.buffered_per_worker, BUFFERED_SECONDS / max(mean, 1e-6))

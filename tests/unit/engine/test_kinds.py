@@ -86,10 +86,10 @@ def test_a_reload_may_change_the_kind_of_a_handler(config: CurrentConfig, buffer
 
 
 def test_the_room_is_that_of_both_kinds(config: CurrentConfig, buffers: JobBuffers) -> None:
-    assert planner(config, buffers, idle=2, tasks=20).room(0) == 22
+    assert planner(config, buffers, idle=2, tasks=20).room(0) == 2 + 2 * 20
     buffers.add([lease(id, "nap") for id in range(15)])
-    assert planner(config, buffers, idle=2, tasks=20).room(0) == 7
-    assert planner(config, buffers, idle=0, tasks=10).room(0) == 0
+    assert planner(config, buffers, idle=2, tasks=20).room(0) == 2 + 2 * 20 - 15
+    assert planner(config, buffers, idle=0, tasks=7).room(0) == 0
 
 
 def test_a_queue_of_one_kind_is_asked_for_no_more_than_that_kind_can_take(
@@ -126,7 +126,7 @@ def test_the_room_of_async_workers_goes_to_the_groups_whose_queues_have_had_asyn
     groups = {"own": {"queues": ["slow", "quick"]}}
     config = CurrentConfig(Settings(workers={"groups": groups}), [SourceReport("p.py", INFOS)])
     buffers = JobBuffers(config)
-    assert planner(config, buffers, idle=2, tasks=20).demand(24).groups[""].capacity == 2 + 20
+    assert planner(config, buffers, idle=2, tasks=20).demand(44).groups[""].capacity == 2 + 2 * 20
     buffers.add([lease(1, "nap", "slow"), lease(2, "sync", "quick"), lease(3, "sync", "other")])
     assert (ids(buffers.of_async.jobs()), ids(buffers.groups["own"].jobs()), ids(buffers.of_sync.jobs())) == (
         [1],
@@ -135,9 +135,9 @@ def test_the_room_of_async_workers_goes_to_the_groups_whose_queues_have_had_asyn
     )
     buffers.take_all()
     both = planner(config, buffers, idle=2, tasks=20)
-    assert both.room(0) == 2 + 2 + 20
-    demand = both.demand(24)
-    assert {name: part.capacity for name, part in demand.groups.items()} == {"": 2, "own": 2 + 20}
+    assert both.room(0) == 2 + 2 + 2 * 20
+    demand = both.demand(44)
+    assert {name: part.capacity for name, part in demand.groups.items()} == {"": 2, "own": 2 + 2 * 20}
     waiting = {queue: Waiting(100, 0) for queue in ("slow", "quick", "other")}
     asked = {request.queue: request.limit for request in demand.requests(waiting)}
-    assert asked == {"slow": 20, "quick": 2, "other": 2}
+    assert asked == {"slow": 2 * 20, "quick": 2, "other": 2}
