@@ -14,21 +14,20 @@ import threading
 import time
 import traceback
 from collections.abc import Generator, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from supervisor import Job, hookimpl
 from supervisor import events as happened
 from supervisor.client import tracing
+from supervisor.plugins.failures import from_handler, type_name
 from supervisor.plugins.importer import readable
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 ACTIVE = any(map(os.environ.get, ENDPOINTS)) and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
 DIED = frozenset({"timeout", "crash", "heartbeat_lost", "memory_limit", "lease_expired"})
 FLUSH_SECONDS = 2.5
-EXPORT_EVERY = (
-    1000  # milliseconds, unless OTEL_BSP_SCHEDULE_DELAY is set: a worker that is killed loses what it has not exported
-)
+EXPORT_EVERY = 1000
+"""Milliseconds, unless OTEL_BSP_SCHEDULE_DELAY is set: a worker that is killed loses what it has not exported."""
 MAX_CANCELLED = 1000
 MAX_FRAMES = 50
 
@@ -109,24 +108,8 @@ def _started_span(job: Job) -> tuple[Any, Any]:
 
 def _note_error(span: Any, error: BaseException) -> None:
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-    stack = traceback.TracebackException(kind, error, _from_handler(error.__traceback__), limit=-MAX_FRAMES)
-    _note_failure(span, readable(name), str(error), readable("".join(stack.format())))
-
-
-def _from_handler(entry: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the first frame that is neither of the worker nor of this plugin."""
-    start = entry
-    while entry is not None:
-        module = entry.tb_frame.f_globals.get("__name__", "")
-        if entry.tb_frame.f_globals is not globals() and not _is_of_worker(module):
-            return entry
-        entry = entry.tb_next
-    return start
-
-
-def _is_of_worker(module: str) -> bool:
-    return module.startswith("supervisor.") and not module.startswith("supervisor.plugins.importer.")
+    stack = traceback.TracebackException(kind, error, from_handler(error.__traceback__, globals()), limit=-MAX_FRAMES)
+    _note_failure(span, readable(type_name(kind)), str(error), readable("".join(stack.format())))
 
 
 # --- in the supervisor

@@ -13,18 +13,17 @@ import atexit
 import os
 import re
 from collections.abc import Generator, Sequence
-from types import TracebackType
 from typing import Any
 
 from supervisor import Job, Reject, Retry, hookimpl
 from supervisor import events as happened
+from supervisor.plugins.failures import from_handler, parts_of, type_name
 from supervisor.plugins.importer import readable
 
 ACTIVE = bool(os.environ.get("SENTRY_DSN"))
 EVERY_ATTEMPT = os.environ.get("SENTRY_ATTEMPTS", "last") == "all"
 SEND_PAYLOAD = os.environ.get("SENTRY_SEND_PAYLOAD", "") == "1"
 FLUSH_SECONDS = 2.0
-MAX_PARTS = 1000  # of a group of exceptions
 KILLED = frozenset({"Timeout", "HeartbeatLost", "MemoryLimit", "WorkerCrashed", "LeaseExpired"})
 MECHANISM = {"type": "supervisor", "handled": False}
 BLOCK = "Traceback (most recent call last)"
@@ -55,12 +54,6 @@ def _fingerprint(handler: str, error: str) -> list[str]:
     return ["supervisor", handler, error]
 
 
-def _type_name(kind: type[BaseException]) -> str:
-    return readable(
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-
-
 # --- in workers
 
 
@@ -68,41 +61,18 @@ def _is_reported(job: Job, error: BaseException) -> bool:
     """Whether the worker reports an attempt that has raised this error. The supervisor decides by the same rule: see `_is_left`."""
     if isinstance(error, asyncio.CancelledError):  # the supervisor knows why
         return False
-    parts = _parts(error)
+    parts = parts_of(error)
     is_last = (
         job.max_retries is None or job.attempt > job.max_retries or any(isinstance(each, Reject) for each in parts)
     )
     return is_last or (EVERY_ATTEMPT and not any(isinstance(each, Retry) for each in parts))
 
 
-def _parts(error: BaseException) -> list[BaseException]:
-    parts = [error]
-    for each in parts:
-        if isinstance(each, BaseExceptionGroup) and len(parts) < MAX_PARTS:
-            parts.extend(each.exceptions)
-    return parts
-
-
 def _capture(job: Job, error: BaseException) -> None:
-    found = type(error), error, _from_handler(error.__traceback__)
+    found = type(error), error, from_handler(error.__traceback__, globals())
     event, hint = event_from_exception(found, client_options=sentry_sdk.get_client().options, mechanism=MECHANISM)
-    event["fingerprint"] = _fingerprint(job.handler, _type_name(type(error)))
+    event["fingerprint"] = _fingerprint(job.handler, readable(type_name(type(error))))
     sentry_sdk.capture_event(event, hint=hint)
-
-
-def _from_handler(entry: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the first frame that is neither of the worker nor of this plugin."""
-    start = entry
-    while entry is not None:
-        module = entry.tb_frame.f_globals.get("__name__", "")
-        if entry.tb_frame.f_globals is not globals() and not _is_of_worker(module):
-            return entry
-        entry = entry.tb_next
-    return start
-
-
-def _is_of_worker(module: str) -> bool:
-    return module.startswith("supervisor.") and not module.startswith("supervisor.plugins.importer.")
 
 
 # --- in the supervisor

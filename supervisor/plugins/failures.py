@@ -6,6 +6,9 @@ import contextlib
 import importlib.util
 import os
 import traceback
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
 
 from supervisor.errors import PluginMistake
 from supervisor.plugins.discovery import Source, why_not_found
@@ -15,6 +18,7 @@ from supervisor.text.printable import printable, shortened
 
 MAX_TEXT = 64 * 1024
 """The maximum of characters of an error, and of a traceback."""
+MAX_PARTS = 1000  # of a group of exceptions
 
 
 def failure_report(source: Source, error: BaseException) -> SourceReport:
@@ -49,6 +53,37 @@ def formatted(error: BaseException) -> str:
         one.stack[:] = [frame for frame in one.stack if not _imports(frame.filename)]
         chain += [cause for cause in (one.__cause__, one.__context__) if cause is not None]
     return readable("".join(whole.format()))
+
+
+def type_name(kind: type[BaseException]) -> str:
+    """Return the name with its module, unless that is `builtins` or `__main__`."""
+    module = kind.__module__
+    return printable(kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}")
+
+
+def parts_of(error: BaseException) -> list[BaseException]:
+    """Return the exception, and those in it if it is a group: such as those that the tasks of an asyncio.TaskGroup have raised."""
+    parts = [error]
+    for each in parts:
+        if isinstance(each, BaseExceptionGroup) and len(parts) < MAX_PARTS:
+            parts.extend(each.exceptions)
+    return parts
+
+
+def from_handler(trace: TracebackType | None, hidden: Mapping[str, Any]) -> TracebackType | None:
+    """Return the trace from its first frame that is neither of this package nor of the plugin with these globals; all of it if there is
+    none."""
+    entry = trace
+    while entry is not None:
+        found = entry.tb_frame.f_globals
+        if found is not hidden and not _is_own(found.get("__name__", "")):
+            return entry
+        entry = entry.tb_next
+    return trace
+
+
+def _is_own(module: str) -> bool:
+    return module.startswith("supervisor.") and not module.startswith("supervisor.plugins.importer.")
 
 
 def _imports(file: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from supervisor import binding
 from supervisor.handlers import Handler, InvalidPayload, JobTimeout, Reject, Retry
-from supervisor.plugins.failures import formatted
+from supervisor.plugins.failures import formatted, parts_of, type_name
 from supervisor.plugins.importer import readable
 from supervisor.text.printable import printable, shortened
 from supervisor.text.strict_json import NotJSON
@@ -18,7 +18,7 @@ from supervisor.workers.child import interruption, job_resources, middleware
 
 MAX_MESSAGE = 64 * 1024
 MAX_TRACEBACK = 64 * 1024
-MAX_PARTS, MAX_SHOWN_PARTS = 1000, 3  # of a group of exceptions
+MAX_SHOWN_PARTS = 3  # of a group of exceptions
 
 HIDDEN = [vars(middleware), vars(binding), vars(interruption), vars(job_resources)]
 """The globals of further modules with the worker's own frames."""
@@ -40,7 +40,7 @@ def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -
     if isinstance(error, InvalidPayload):
         return "rejected", plain(InvalidPayload.__name__, str(error))
     described = _describe(error, hidden)
-    parts = _parts(error)
+    parts = parts_of(error)
     if any(isinstance(each, Reject) for each in parts):
         return "rejected", described
     if handler.never_retry and any(isinstance(each, handler.never_retry) for each in parts):
@@ -49,15 +49,6 @@ def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -
         longest: Error = max([_after(each) for each in retries], key=_delay)
         return "retry", {**described, **longest}
     return "timeout" if isinstance(error, JobTimeout) else "failed", described
-
-
-def _parts(error: BaseException) -> list[BaseException]:
-    """Return the exception, and those in it if it is a group: such as those that the tasks of an asyncio.TaskGroup have raised."""
-    parts = [error]
-    for each in parts:
-        if isinstance(each, BaseExceptionGroup) and len(parts) < MAX_PARTS:
-            parts.extend(each.exceptions)
-    return parts
 
 
 def without_worker_frames(error: BaseException, hidden: Mapping[str, Any]) -> BaseException:
@@ -93,21 +84,16 @@ def unknown_handler(name: str) -> Error:
 
 def _describe(error: BaseException, hidden: Mapping[str, Any]) -> Error:
     return {
-        "type": readable(_type_name(type(error))),
+        "type": readable(type_name(type(error))),
         "message": shortened(printable(_message_with_parts(error)), MAX_MESSAGE),
         "traceback": shortened(printable(traceback(error, hidden)), MAX_TRACEBACK),
         "peak_memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
 
-def _type_name(kind: type[BaseException]) -> str:
-    module = kind.__module__
-    return printable(kind.__qualname__ if module in ("builtins", "__main__") else f"{module}.{kind.__qualname__}")
-
-
 def _message_with_parts(error: BaseException) -> str:
-    inner = [each for each in _parts(error)[1:] if not isinstance(each, BaseExceptionGroup)]
-    texts = [f"{_type_name(type(each))}: {_message(each)}".removesuffix(": ") for each in inner[:MAX_SHOWN_PARTS]]
+    inner = [each for each in parts_of(error)[1:] if not isinstance(each, BaseExceptionGroup)]
+    texts = [f"{type_name(type(each))}: {_message(each)}".removesuffix(": ") for each in inner[:MAX_SHOWN_PARTS]]
     more = ["…"] if len(inner) > MAX_SHOWN_PARTS else []
     return ": ".join([_message(error), *filter(None, ["; ".join([*texts, *more])])])
 
