@@ -10,11 +10,11 @@ import click
 from supervisor.cli.context import echo
 from supervisor.cli.exit_codes import DONE, FATAL
 from supervisor.cli.store_access import may_answer_later, opener_of
-from supervisor.cli.store_thread import StoreThread
 from supervisor.config.settings import Settings
 from supervisor.errors import StoreError
 from supervisor.stores.opening import attempts_while_unavailable
 from supervisor.stores.problems import Problem, problems
+from supervisor.stores.store_thread import StoreThread
 
 TIMEOUT = 5.0
 """Seconds for which the store may be silent."""

@@ -12,7 +12,7 @@ from supervisor.cli.context import UserMistake, current_context, load_settings
 from supervisor.cli.exit_codes import DONE
 from supervisor.cli.options import config_option, interval_of, read_with
 from supervisor.cli.store_access import opener_of
-from supervisor.cli.store_thread import StoreThread
+from supervisor.stores.store_thread import StoreThread
 
 if TYPE_CHECKING:
     from supervisor.cli.live.app import Top

@@ -19,9 +19,9 @@ from supervisor.cli.context import current_context, echo
 from supervisor.cli.exit_codes import DONE
 from supervisor.cli.standard_streams import Stream
 from supervisor.cli.store_access import may_answer_later, opener_of
-from supervisor.cli.store_thread import StoreThread
 from supervisor.config.settings import Settings
 from supervisor.errors import StoreError
+from supervisor.stores.store_thread import StoreThread
 from supervisor.text.units import format_duration
 
 SILENT = 5.0

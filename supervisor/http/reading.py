@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
-from queue import SimpleQueue
-from typing import Any, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import Protocol, TypeVar
 
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
-from supervisor.errors import StoreError, StoreUnavailable
+from supervisor.errors import StoreUnavailable
 from supervisor.stores.protocol import Store
-from supervisor.threads import start_thread
+from supervisor.stores.store_thread import StoreThread
 
 Result = TypeVar("Result")
 
@@ -28,68 +29,39 @@ class Reader(Protocol):
     def close(self) -> None: ...
 
 
-class _Work(NamedTuple):
-    call: Callable[[Store], Any]
-    future: asyncio.Future[Any]
-
-
 class StoreReader:
-    """Opens the store when it is first read, and again after an error. The end of the process does not wait for a call that hangs."""
+    """Reads the store on a StoreThread. The end of the process does not wait for a call that hangs."""
 
     def __init__(self, opener: Callable[[], Store], loop: asyncio.AbstractEventLoop) -> None:
-        self._opener = opener
+        self._thread = StoreThread(opener, "http-store")
         self._loop = loop
-        self._opened: Store | None = None
-        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         self._waiting = 0
-        start_thread(self._run, "http-store")
 
     async def read(self, call: Callable[[Store], Result]) -> Result:
         if self._waiting > MAX_WAITING:
             raise StoreUnavailable("too many requests read the store at this moment; ask again later")
         self._waiting += 1
-        work = _Work(call, self._loop.create_future())
-        self._queue.put(work)
-        return await _in_time(work.future)
+        answer: asyncio.Future[Result] = self._loop.create_future()
+        self._thread.submit(call).add_done_callback(partial(self._done, answer))
+        return await _in_time(answer)
 
     def close(self) -> None:
-        self._queue.put(None)
+        self._thread.close()
 
-    def _ended(self, work: _Work, result: Any, error: Exception | None) -> None:
+    def _done(self, answer: asyncio.Future[Result], done: Future[Result]) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(self._ended, answer, done)
+
+    def _ended(self, answer: asyncio.Future[Result], done: Future[Result]) -> None:
         self._waiting -= 1
-        if work.future.done():  # nobody waits any longer
+        if answer.done():  # nobody waits any longer
             return
+        error = done.exception()
         if error is None:
-            work.future.set_result(result)
+            answer.set_result(done.result())
         else:
-            work.future.set_exception(error)
-            work.future.exception()  # else asyncio logs it if nobody waits any longer
-
-    # on the thread
-
-    def _run(self) -> None:
-        while (work := self._queue.get()) is not None:
-            result, error = None, None
-            try:
-                result = work.call(self._store())
-            except Exception as raised:
-                error = raised
-                if isinstance(raised, StoreError):
-                    self._disconnect()
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._ended, work, result, error)
-        self._disconnect()
-
-    def _store(self) -> Store:
-        if self._opened is None:
-            self._opened = self._opener()
-        return self._opened
-
-    def _disconnect(self) -> None:
-        store, self._opened = self._opened, None
-        if store is not None:
-            with suppress(StoreError):
-                store.close()
+            answer.set_exception(error)
+            answer.exception()  # else asyncio logs it if nobody waits any longer
 
 
 class WriterReader:

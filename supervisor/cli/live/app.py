@@ -23,9 +23,9 @@ from supervisor.cli.live.rows import Mask, problem_lines
 from supervisor.cli.live.screens import HELP, JobPage, Page, Question, story
 from supervisor.cli.render import clipped
 from supervisor.cli.store_access import may_answer_later
-from supervisor.cli.store_thread import StoreThread
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.stores.protocol import Store
+from supervisor.stores.store_thread import StoreThread
 from supervisor.text.units import format_duration
 
 Result = TypeVar("Result")

@@ -19,12 +19,12 @@ from supervisor.cli.live import looks
 from supervisor.cli.live.app import Top
 from supervisor.cli.live.rows import list_line
 from supervisor.cli.live.tables import Table
-from supervisor.cli.store_thread import StoreThread
 from supervisor.errors import StoreUnavailable
 from supervisor.jobs import Cause, Failure, Policy
 from supervisor.stores.opening import open_store, settings_of
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Presence
+from supervisor.stores.store_thread import StoreThread
 from tests.stores.factories import dead
 
 HOSTILE = "mail\x1b]0;owned\x07\x9b2J[red]\n\u202e宽宽"

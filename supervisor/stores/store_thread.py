@@ -1,4 +1,4 @@
-"""Use the store on a thread of its own: a store that hangs holds up neither the screen nor the end of the command."""
+"""Use a store on a thread of its own: one that hangs holds up neither its users nor the end of the process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from supervisor.errors import StoreError
+from supervisor.stores.protocol import Store
 from supervisor.threads import start_thread
-
-if TYPE_CHECKING:
-    from supervisor.stores.protocol import Store
 
 Result = TypeVar("Result")
 
@@ -25,11 +23,11 @@ class _Work(NamedTuple):
 class StoreThread:
     """Opens the store when it is first used, and again after an error. Nothing waits for its end."""
 
-    def __init__(self, opener: Callable[[], Store]) -> None:
+    def __init__(self, opener: Callable[[], Store], name: str = "store") -> None:
         self._opener = opener
         self._opened: Store | None = None
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
-        start_thread(self._run, "store")
+        start_thread(self._run, name)
 
     def submit(self, call: Callable[[Store], Result]) -> Future[Result]:
         """Call `call` with the store, after the calls submitted before. The result may be StoreError."""
