@@ -13,7 +13,7 @@ from starlette.types import Scope
 
 from supervisor.http.rates import Rates, WrongTokens, group
 from supervisor.http.sessions import Sessions
-from supervisor.telemetry.rate_limit import RateLimit, times
+from supervisor.text.rate_limit import RateLimit, times
 
 _logger = logging.getLogger("supervisor")
 

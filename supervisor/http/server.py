@@ -21,8 +21,8 @@ from supervisor.config.settings import HttpSettings
 from supervisor.errors import ConfigError
 from supervisor.http.access import MAX_HEADERS
 from supervisor.http.rates import group
-from supervisor.telemetry.rate_limit import RateLimit, times
 from supervisor.text.os_errors import reason
+from supervisor.text.rate_limit import RateLimit, times
 
 MAX_CONNECTIONS = 100
 """More get the status 503 and are closed: a supervisor has descriptors for workers to keep."""

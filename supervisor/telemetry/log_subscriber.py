@@ -12,8 +12,8 @@ import orjson
 from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.telemetry.log_handler import LOGGER
-from supervisor.telemetry.rate_limit import RateLimit, times
 from supervisor.telemetry.store_calls import StoreCalls
+from supervisor.text.rate_limit import RateLimit, times
 from supervisor.text.redaction import NO_SECRETS
 from supervisor.text.units import counted, format_duration
 

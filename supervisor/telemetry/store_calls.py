@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from supervisor.events import StoreCallFailed, StoreCallSucceeded
-from supervisor.telemetry.rate_limit import RateLimit, times
+from supervisor.text.rate_limit import RateLimit, times
 
 LASTS = 3.0
 """Seconds without a failure after which a recovery is logged: on a full disk, calls fail and succeed in turns."""

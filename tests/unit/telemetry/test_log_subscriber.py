@@ -9,7 +9,7 @@ from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.telemetry import LogSubscriber
 from supervisor.telemetry.log_handler import JsonFormat, TextFormat
-from supervisor.telemetry.rate_limit import MAX_KEYS, RateLimit
+from supervisor.text.rate_limit import MAX_KEYS, RateLimit
 
 
 class Clock:

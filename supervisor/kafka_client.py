@@ -1,0 +1,234 @@
+"""The settings of every Kafka client, and a publisher that waits until the brokers have acknowledged each record.
+
+confluent_kafka is imported by the first client only. A client has threads, so none is made in a worker or before a fork.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from supervisor.errors import StoreError
+from supervisor.kafka_errors import TOO_LARGE, ErrorTexts
+from supervisor.text.rate_limit import RateLimit, times
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from confluent_kafka import KafkaError, Producer
+
+MESSAGE_TIMEOUT = 20.0  # seconds, at most, for the acknowledgement of a record
+DOWN_FOR = 5.0  # seconds of a publish until it gives up since no broker is reachable
+TOPIC_TIMEOUT = (
+    5.0  # seconds until a topic that no broker has is reported missing; one that is being created appears within them
+)
+SLACK = 1.0  # seconds after the timeout of records for their reports to arrive
+POLL = 0.1
+
+_TIMEOUTS = ("message.timeout.ms", "delivery.timeout.ms")
+_OWN = frozenset({*_TIMEOUTS, "acks", "request.required.acks"})
+_WHERE = re.compile(r"^\[thrd:[^\]]*\]: ")
+_VARYING = re.compile(r" \(after \d+ms in state \w+[^)]*\)|\d+ identical error\(s\)|\d+ms")
+_OF_OTHER_CLIENTS = re.compile(r"is a (?:consumer|producer) property and will be ignored")
+
+
+def require() -> ModuleType:
+    """Return the module confluent_kafka. Raises StoreError, with what to install, if there is none."""
+    try:
+        import confluent_kafka
+    except ImportError as error:
+        raise StoreError(
+            f"Kafka needs confluent-kafka: pip install 'job-supervisor[kafka]' ({type(error).__name__}: {error})"
+        ) from None
+    return confluent_kafka
+
+
+def client_settings(bootstrap: str, kafka: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings for a consumer, a producer or an admin client: those of `kafka` override our defaults. The log lines of the
+    client go to the log of the supervisor."""
+    return {
+        "client.id": f"supervisor-{socket.gethostname()}-{os.getpid()}",
+        "log.connection.close": False,
+        "logger": ClientLog(ErrorTexts(bootstrap, kafka)),
+        **kafka,
+        "bootstrap.servers": bootstrap,
+    }
+
+
+class ClientLog:
+    """The `logger` of a client: passes its lines on to the log, each at most once a minute. A lost connection is made again by the
+    client, so it is a warning."""
+
+    def __init__(self, texts: ErrorTexts) -> None:
+        self._mask = texts.mask
+        self._log = logging.getLogger("supervisor")
+        self._repeats = RateLimit(time.monotonic)
+
+    def log(self, level: int, _format: str, kind: str, client: str, line: str) -> None:
+        """Write one line. librdkafka passes its `kind`, such as FAIL, and the name of the client."""
+        if _OF_OTHER_CLIENTS.search(line):
+            return
+        text = self._mask(_WHERE.sub("", line))
+        if (held := self._repeats.allow((kind, _VARYING.sub("", text)))) is not None:
+            role = client.partition("#")[2]
+            self._log.log(min(level, logging.WARNING), "kafka: %s: %s%s", role, text, times(held))
+
+
+class Record(NamedTuple):
+    """A record to publish. A value or a header may be null (None), which is not the same as empty."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+
+
+class Refused(NamedTuple):
+    """Why a record is not published; `too_large` if the client or the topic has refused its size."""
+
+    text: str
+    too_large: bool = False
+
+
+class Publisher:
+    """Publishes records with acks=all, and by default as an idempotent producer, on one thread at a time.
+
+    Raises StoreError without confluent-kafka, and ValueError if a setting can't be used.
+    """
+
+    def __init__(self, bootstrap: str, kafka: Mapping[str, Any], timeout: float = MESSAGE_TIMEOUT) -> None:
+        self._kafka = require()
+        self._texts = ErrorTexts(bootstrap, kafka)
+        self._timeout = timeout
+        self.settings = {
+            "enable.idempotence": True,
+            "topic.metadata.propagation.max.ms": int(TOPIC_TIMEOUT * 1000),
+            **client_settings(bootstrap, {key: value for key, value in kafka.items() if key not in _OWN}),
+            "acks": "all",
+            "message.timeout.ms": _within(kafka, timeout),
+        }
+        self._producer: Producer | None = None
+        self._all_down = False
+        self._cause: KafkaError | None = None
+        self._check()
+
+    def _check(self) -> None:
+        """Make a client that connects to nothing, to find mistakes in the settings."""
+        try:
+            self._kafka.Producer({**self.settings, "bootstrap.servers": "", "test.mock.num.brokers": 0})
+        except self._kafka.KafkaException as error:
+            raise ValueError(self._texts.setting(error.args[0])) from None
+
+    def publish(self, records: Sequence[Record]) -> dict[int, Refused]:
+        """Publish records, and return the index and the reason of each that the brokers have not acknowledged.
+
+        It returns within the timeout and two seconds more. A record that was refused may have been written all the same.
+        """
+        self._cause = None
+        batch = _Batch(records, lambda error, topic: self._texts.of(error, topic, self._cause))
+        self._publish(batch)
+        if batch.open:
+            # The client would send these later.
+            batch.refuse_open(self._texts.unreachable(None, self._cause))
+            self._discard()
+        if batch.is_fatal:
+            self._discard()
+        return batch.refused
+
+    def close(self) -> None:
+        """Drop what is not sent, and end the client."""
+        self._discard()
+
+    def _publish(self, batch: _Batch) -> None:
+        producer, started = self._made(), time.monotonic()
+        for index, record in enumerate(batch.records):
+            batch.send(producer, index, record)
+        until = started + self._timeout + SLACK
+        while batch.open and time.monotonic() < until:
+            producer.poll(POLL)
+            if batch.acknowledged:
+                self._all_down = False
+            if self._all_down and time.monotonic() - started >= DOWN_FOR:
+                break
+
+    def _made(self) -> Producer:
+        if self._producer is None:
+            self._all_down = False
+            self._producer = self._kafka.Producer({**self.settings, "error_cb": self._note_error})
+        return self._producer
+
+    def _note_error(self, error: KafkaError) -> None:
+        if error.name() == "_ALL_BROKERS_DOWN":
+            self._all_down = True
+        else:
+            self._cause = error
+
+    def _discard(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.purge(blocking=False)
+            producer.poll(0)
+
+
+class _Batch:
+    """The records of one publish: those without a report yet are `open`."""
+
+    def __init__(self, records: Sequence[Record], explain: Callable[[KafkaError, str], str]) -> None:
+        self.records = records
+        self.refused: dict[int, Refused] = {}
+        self.open: set[int] = set()
+        self.acknowledged = 0
+        self.is_fatal = False
+        """Whether the client can't be used any more."""
+        self._explain = explain
+
+    def send(self, producer: Producer, index: int, record: Record) -> None:
+        """Give a record to the client. Raises nothing for a record that the client refuses."""
+        self.open.add(index)
+        try:
+            producer.produce(
+                record.topic, record.value, record.key, headers=list(record.headers),
+                on_delivery=lambda error, _message: self._report(index, error),
+            )  # fmt: skip
+        except BufferError:
+            producer.poll(POLL)
+            self._refuse(index, Refused(f"{record.topic}: the queue of the client is full"))
+        except (TypeError, ValueError) as error:
+            self._refuse(index, Refused(f"{record.topic}: no record can be made of this: {error}"))
+        except require().KafkaException as error:
+            self._report(index, error.args[0])
+
+    def refuse_open(self, text: str) -> None:
+        for index in sorted(self.open):
+            self._refuse(index, Refused(text))
+
+    def _report(self, index: int, error: KafkaError | None) -> None:
+        if index not in self.open:
+            return
+        if error is None:
+            self.open.discard(index)
+            self.acknowledged += 1
+            return
+        self.is_fatal |= error.fatal() or error.name() == "_FATAL"
+        self._refuse(index, Refused(self._explain(error, self.records[index].topic), error.name() in TOO_LARGE))
+
+    def _refuse(self, index: int, refused: Refused) -> None:
+        self.open.discard(index)
+        self.refused[index] = refused
+
+
+def _within(kafka: Mapping[str, Any], timeout: float) -> Any:
+    """Return the timeout of records in milliseconds: that of the settings, if it is shorter than ours."""
+    most = int(timeout * 1000)
+    for key in _TIMEOUTS:
+        try:
+            wanted = int(kafka.get(key, most))
+        except (TypeError, ValueError):
+            return kafka[key]  # librdkafka refuses it, and names it
+        most = min(most, wanted) if wanted > 0 else most
+    return most

@@ -1,0 +1,78 @@
+"""Errors of Kafka clients as a person reads them: the brokers, the topic, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from supervisor.text.redaction import Mask
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError
+
+TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TOO_LARGE"})
+UNREACHABLE = frozenset(
+    {"_ALL_BROKERS_DOWN", "_TRANSPORT", "_RESOLVE", "_FAIL", "_MSG_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE"}
+)
+REACH = "check the addresses in bootstrap, and that the brokers run"
+
+_SECRET_KEYS = ("password", "secret", "token", "key.pem", "jaas", "oauthbearer.config")
+_NO_TOPIC = "the topic does not exist; create it, or let the brokers create topics (auto.create.topics.enable)"
+_DENIED = "the user of this client has no right to {right}; grant it that (ACL)"
+_LOGIN = "the brokers refuse the login; check security.protocol and the keys sasl.… of kafka"
+_TOO_LARGE = "a record is too large; raise max.message.bytes of the topic, and message.max.bytes of kafka"
+_REPLICAS = "too few replicas are in sync; start the missing brokers, or lower min.insync.replicas"
+_REMEDIES: Mapping[str, str] = {
+    "UNKNOWN_TOPIC_OR_PART": _NO_TOPIC,
+    "_UNKNOWN_TOPIC": _NO_TOPIC,
+    "_UNKNOWN_PARTITION": "the topic has no such partition",
+    "TOPIC_EXCEPTION": "no topic can have this name; expected at most 249 of A-Z, a-z, 0-9, '.', '_' and '-'",
+    "TOPIC_AUTHORIZATION_FAILED": _DENIED.format(right="this topic"),
+    "GROUP_AUTHORIZATION_FAILED": _DENIED.format(right="read as this group"),
+    "CLUSTER_AUTHORIZATION_FAILED": _DENIED.format(right="use the cluster (IdempotentWrite, before Kafka 2.8)"),
+    "SASL_AUTHENTICATION_FAILED": _LOGIN,
+    "UNSUPPORTED_SASL_MECHANISM": _LOGIN,
+    "_AUTHENTICATION": _LOGIN,
+    "_SSL": "the TLS connection fails; check security.protocol and the keys ssl.… of kafka",
+    "NOT_ENOUGH_REPLICAS": _REPLICAS,
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND": _REPLICAS,
+    "POLICY_VIOLATION": "a policy of the brokers refuses this",
+    "INVALID_RECORD": "the brokers refuse the record; a compacted topic takes only records with a key",
+    "KAFKA_STORAGE_ERROR": "a disk of a broker fails; see the log of the broker",
+    **dict.fromkeys(TOO_LARGE, _TOO_LARGE),
+}
+
+
+def secret_values(kafka: Mapping[str, Any]) -> frozenset[str]:
+    """Return the values of librdkafka settings that no text may contain, by the names of the settings."""
+    return frozenset(str(value) for key, value in kafka.items() if any(part in key.lower() for part in _SECRET_KEYS))
+
+
+class ErrorTexts:
+    """Makes one line for a person of each error of the clients that have these settings, without a secret of them."""
+
+    def __init__(self, bootstrap: str, kafka: Mapping[str, Any]) -> None:
+        self._bootstrap = bootstrap
+        self.mask = Mask(secret_values(kafka))
+
+    def of(self, error: KafkaError, topic: str | None = None, cause: KafkaError | None = None) -> str:
+        """Return what failed where, and what to do. `cause` is the last error of a connection, if there is one."""
+        if error.name() in UNREACHABLE:
+            return self.unreachable(topic, cause or error)
+        remedy, reason = _REMEDIES.get(error.name()), f"{error.name()}: {error.str()}"
+        return self._line(topic, f"{remedy} ({reason})" if remedy else reason)
+
+    def unreachable(self, topic: str | None = None, cause: KafkaError | None = None) -> str:
+        """Return that no broker has answered, or the error of the connections that explains it."""
+        if cause is not None and cause.name() not in UNREACHABLE:
+            return self.of(cause, topic)
+        why = f"no broker has answered ({cause.str()})" if cause else "no broker has answered in time"
+        return self._line(topic, f"{why}; {REACH}")
+
+    def setting(self, error: KafkaError) -> str:
+        """Return why a client can't be made: one of its settings is wrong."""
+        return " ".join(self.mask(f"kafka: {error.str()}; see the list of settings of librdkafka").split())
+
+    def _line(self, topic: str | None, text: str) -> str:
+        where = f"{self._bootstrap}: topic {topic}" if topic else self._bootstrap
+        return " ".join(self.mask(f"{where}: {text}").split())
