@@ -1,0 +1,40 @@
+"""Tests share one broker per process, which none of them may stop, in topics and groups of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.kafka.broker import Broker, need_packages, unique_name
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    need_packages()
+    broker = Broker(tmp_path_factory.mktemp("broker"))
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[Broker]:
+    """For a test that stops, kills or freezes it."""
+    need_packages()
+    broker = Broker(tmp_path)
+    broker.start()
+    yield broker
+    broker.kill()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses; the test makes the topic."""
+    return unique_name("topic")
+
+
+@pytest.fixture
+def group() -> str:
+    return unique_name("group")
