@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.kafka.broker import Broker, need_packages, unique_name
+from tests.kafka.mock_cluster import MockCluster
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +28,14 @@ def own_broker(tmp_path: Path) -> Iterator[Broker]:
     broker.start()
     yield broker
     broker.kill()
+
+
+@pytest.fixture
+def mock_cluster() -> Iterator[MockCluster]:
+    need_packages()
+    cluster = MockCluster()
+    yield cluster
+    cluster.close()
 
 
 @pytest.fixture
