@@ -20,7 +20,7 @@ from supervisor.text.rate_limit import RateLimit, times
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from confluent_kafka import KafkaError, Producer
+    from confluent_kafka import KafkaError, Message, Producer
 
 MESSAGE_TIMEOUT = 20.0  # seconds, at most, for the acknowledgement of a record
 DOWN_FOR = 5.0  # seconds of a publish until it gives up since no broker is reachable
@@ -124,8 +124,11 @@ class Publisher:
         except self._kafka.KafkaException as error:
             raise ValueError(self._texts.setting(error.args[0])) from None
 
-    def publish(self, records: Sequence[Record]) -> dict[int, Refused]:
-        """Publish records, and return the index and the reason of each that the brokers have not acknowledged.
+    def publish(
+        self, records: Sequence[Record], places: dict[int, tuple[int, int]] | None = None
+    ) -> dict[int, Refused]:
+        """Publish records, and return the index and the reason of each that the brokers have not acknowledged. Put into `places` by
+        index the partition and the offset of those that they have.
 
         It returns within the timeout and two seconds more. A record that was refused may have been written all the same.
         """
@@ -138,6 +141,8 @@ class Publisher:
             self._discard()
         if batch.is_fatal:
             self._discard()
+        if places is not None:
+            places.update(batch.places)
         return batch.refused
 
     def close(self) -> None:
@@ -151,7 +156,7 @@ class Publisher:
         until = started + self._timeout + SLACK
         while batch.open and time.monotonic() < until:
             producer.poll(POLL)
-            if batch.acknowledged:
+            if batch.places:
                 self._all_down = False
             if self._all_down and time.monotonic() - started >= DOWN_FOR:
                 break
@@ -182,7 +187,7 @@ class _Batch:
         self.records = records
         self.refused: dict[int, Refused] = {}
         self.open: set[int] = set()
-        self.acknowledged = 0
+        self.places: dict[int, tuple[int, int]] = {}
         self.is_fatal = False
         """Whether the client can't be used any more."""
         self._explain = explain
@@ -193,7 +198,7 @@ class _Batch:
         try:
             producer.produce(
                 record.topic, record.value, record.key, headers=list(record.headers),
-                on_delivery=lambda error, _message: self._report(index, error),
+                on_delivery=lambda error, message: self._report(index, error, message),
             )  # fmt: skip
         except BufferError:
             producer.poll(POLL)
@@ -201,18 +206,19 @@ class _Batch:
         except (TypeError, ValueError) as error:
             self._refuse(index, Refused(f"{record.topic}: no record can be made of this: {error}"))
         except require().KafkaException as error:
-            self._report(index, error.args[0])
+            self._report(index, error.args[0], None)
 
     def refuse_open(self, text: str) -> None:
         for index in sorted(self.open):
             self._refuse(index, Refused(text))
 
-    def _report(self, index: int, error: KafkaError | None) -> None:
+    def _report(self, index: int, error: KafkaError | None, message: Message | None) -> None:
         if index not in self.open:
             return
         if error is None:
             self.open.discard(index)
-            self.acknowledged += 1
+            assert message is not None
+            self.places[index] = message.partition() or 0, message.offset() or 0
             return
         self.is_fatal |= error.fatal() or error.name() == "_FATAL"
         self._refuse(index, Refused(self._explain(error, self.records[index].topic), error.name() in TOO_LARGE))
