@@ -16,7 +16,8 @@ from supervisor.client import replacement, tracing
 from supervisor.client.ended_jobs import Wait, ended_jobs, value_of
 from supervisor.client.store_access import StoreAccess
 from supervisor.config.loading import load
-from supervisor.config.settings import BackoffSettings, Settings
+from supervisor.config.retries import BackoffSettings
+from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError, InvalidJob, StoreError
 from supervisor.jobs import MAX_RETRIES, Backoff, Job, NewJob
 from supervisor.stores.opening import attempts_while_unavailable, settings_of, transactional_enqueue_of
@@ -372,7 +373,7 @@ def _backoff(value: Any) -> Backoff:
     if isinstance(value, Backoff):
         value = value._asdict()
     if not isinstance(value, Mapping):
-        _wrong("backoff", "a mapping with base, factor, max, jitter", value)
+        _wrong("backoff", "a mapping with base, factor, max, jitter, exponential", value)
     try:
         return BackoffSettings(**{str(key): part for key, part in value.items()}).curve
     except ValueError as error:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from supervisor.config.diagnostics import Findings, touches
+from supervisor.config.kafka import KAFKA
+from supervisor.config.retries import NO_FACTOR, BackoffSettings
 from supervisor.config.settings import DEFAULT_QUEUE, CountSettings, Settings
 from supervisor.config.yaml_reader import Keys
 from supervisor.handlers import HandlerInfo
@@ -98,6 +100,8 @@ def _option_problem(scheme: str, key: str, value: Any) -> str | None:
 def url_problem(url: str) -> str | None:
     """Return what was expected instead of this URL of a store, or None if the URL is right."""
     scheme, separator, rest = url.partition("://")
+    if scheme == KAFKA:
+        return "expected no URL for Kafka, but a mapping with type: kafka, bootstrap, group and topics"
     if not separator or not scheme or not _is_url(url):
         return "expected a URL such as sqlite:///jobs.db"
     if scheme == "sqlite" and (not rest.startswith("/") or rest.endswith("/")):
@@ -219,6 +223,9 @@ def _http(settings: Settings) -> Iterator[Contradiction]:
 
 def _backoffs(settings: Settings) -> Iterator[Contradiction]:
     general: Keys = ("retry", "backoff")
+    for path, written in _written_backoffs(settings):
+        if written.has_needless_factor:
+            yield Contradiction((*path, "exponential"), NO_FACTOR, ((*path, "factor"),))
     below = settings.retry.backoff
     curves = [(general, below)]
     curves += [(("queues", name, *general), queue.retry.backoff.over(below)) for name, queue in settings.queues.items()]
@@ -230,6 +237,15 @@ def _backoffs(settings: Settings) -> Iterator[Contradiction]:
     for path, curve in curves:
         if curve.base > curve.max and (path == general or curve != below):
             yield Contradiction((*path, "base"), "expected at most max of the same backoff", (general, (*path, "max")))
+
+
+def _written_backoffs(settings: Settings) -> Iterator[tuple[Keys, BackoffSettings]]:
+    yield ("retry", "backoff"), settings.retry.backoff
+    for name, queue in settings.queues.items():
+        yield ("queues", name, "retry", "backoff"), queue.retry.backoff
+    for name, handler in settings.handlers.items():
+        if handler.backoff is not None:
+            yield ("handlers", name, "backoff"), handler.backoff
 
 
 def _sinks(settings: Settings) -> Iterator[Contradiction]:

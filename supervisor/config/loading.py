@@ -7,12 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from supervisor.config.contradictions import add_contradictions
-from supervisor.config.diagnostics import Findings, write_problem
+from supervisor.config.diagnostics import Findings, write_keys, write_problem
+from supervisor.config.kafka import KAFKA, secret_values
 from supervisor.config.section import Place, reporting, tree
 from supervisor.config.settings import SCHEMES_WITHOUT_SECRETS, VARIABLE, Settings, absolute
-from supervisor.config.yaml_reader import Document, Refused, read_yaml
+from supervisor.config.yaml_reader import Document, Keys, Refused, read_yaml
 from supervisor.errors import ConfigError
-from supervisor.text.redaction import secrets_of
+from supervisor.text.redaction import is_secret_name, secrets_of
 
 SEARCHED = ("supervisor.yaml", "etc/supervisor.yaml")
 
@@ -68,20 +69,32 @@ def without_config(settings: Settings) -> str:
 
 
 def _secrets(document: Document, settings: Settings) -> Iterator[str]:
-    """Yield the values of variables in the options of stores and sinks, the passwords in URLs, and the token of `http`."""
+    """Yield the values of variables in the options of stores and sinks, the passwords in URLs and in settings of librdkafka, and the
+    token of `http`."""
     store = settings.store
     nothing_secret = store.scheme in SCHEMES_WITHOUT_SECRETS
-    has_url = store.url is not None and "://" in store.url
     for keys, values in document.variables.items():
-        of_store = keys[:1] == ("store",) and not nothing_secret
-        of_url = has_url and keys in (("store",), ("store", "url"))
-        of_sink = keys[:2] == ("dlq", "sinks") and keys[-1] not in ("type", "name", "path", "ca_file")
-        if of_sink or (of_store and not of_url):
+        if _may_be_secret(keys, settings):
             yield from values
     if settings.http is not None and settings.http.token is not None:
         yield settings.http.token
     options = [store.options, *(sink.options for sink in settings.dlq.sinks)]
-    texts = [value for each in options for value in each.values() if isinstance(value, str)]
+    inside = [kafka for each in options if isinstance(kafka := each.get("kafka"), Mapping)]
+    yield from secret_values(inside)
+    texts = [value for each in (*options, *inside) for value in each.values() if isinstance(value, str)]
     for text in texts if nothing_secret else [*texts, store.url or ""]:
         if "://" in text:
             yield from secrets_of(text)
+
+
+def _may_be_secret(keys: Keys, settings: Settings) -> bool:
+    """Return whether the value of a variable at this place is a secret; the keys of Kafka are known, so there its name decides."""
+    store = settings.store
+    if keys[:1] == ("store",):
+        of_url = store.url is not None and "://" in store.url and keys in (("store",), ("store", "url"))
+        named = store.type != KAFKA or is_secret_name(str(keys[-1]))
+        return named and not of_url and store.scheme not in SCHEMES_WITHOUT_SECRETS
+    if keys[:2] != ("dlq", "sinks"):
+        return False
+    of_kafka = any(sink.type == KAFKA and sink.key == write_keys(keys[:3]) for sink in settings.dlq.sinks)
+    return is_secret_name(str(keys[-1])) if of_kafka else keys[-1] not in ("type", "name", "path", "ca_file")

@@ -9,17 +9,27 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.config import types as kind
 from supervisor.config.control_groups import usable_cpus
 from supervisor.config.diagnostics import write_keys
-from supervisor.config.section import ByName, ListOf, One, OneOr, OneOrNone, Place, Section, given, setting
+from supervisor.config.kafka import (
+    DEAD_LETTER_TOPIC,
+    DEFAULT_GRACE,
+    DEFAULT_RETRY,
+    KAFKA,
+    KafkaSettings,
+    client_settings,
+    kafka_settings,
+    topic_suffix,
+)
+from supervisor.config.retries import BackoffSettings, RetrySettings
+from supervisor.config.section import ByName, ListOf, One, OneOr, OneOrNone, Place, Section, given, reporting, setting
 from supervisor.errors import ConfigError
 from supervisor.handlers import HandlerInfo
-from supervisor.jobs import MAX_RETRIES, Backoff, Policy
+from supervisor.jobs import MAX_RETRIES, Policy
 from supervisor.text.redaction import without_secrets
 
 DEFAULT_QUEUE = "default"
@@ -29,7 +39,8 @@ SCHEMES_WITHOUT_SECRETS = ("sqlite", "memory")
 
 
 class StoreSettings(Section):
-    """The store to use: its `url` or, for a store of a plugin, perhaps its `type`. `options` are all other keys."""
+    """The store to use: its `url` or, for Kafka and perhaps for a store of a plugin, its `type`. `options` are all other keys, which
+    `kafka` has as settings if this is a Kafka store."""
 
     rest = "options"
 
@@ -37,6 +48,7 @@ class StoreSettings(Section):
     type: str | None = setting(kind.optional(kind.text), default=None)
     allow_writable_by_others: bool = setting(kind.flag, default=False)
     options: dict[str, Any] = setting(given, default_factory=dict)
+    kafka: KafkaSettings | None = setting(given, default=None)
 
     @classmethod
     def mapping(cls, value: Any, place: Place) -> Any:
@@ -44,7 +56,10 @@ class StoreSettings(Section):
 
     @classmethod
     def completed(cls, values: dict[str, Any], place: Place) -> dict[str, Any]:
-        return {"url": None, **values} if "type" in values else values
+        if "type" not in values:
+            return values
+        own = {"kafka": kafka_settings(values["options"], place)} if values["type"] == KAFKA else {}
+        return {"url": None, **values, **own}
 
     @property
     def scheme(self) -> str:
@@ -55,7 +70,7 @@ class StoreSettings(Section):
     def shown(self) -> str:
         """The URL for a person to read, without its secrets."""
         if not self.url:
-            return self.type or ""
+            return self.kafka.shown if self.kafka else self.type or ""
         return self.url if self.scheme in SCHEMES_WITHOUT_SECRETS else without_secrets(self.url)
 
 
@@ -160,33 +175,6 @@ class LeaseSettings(Section):
     ttl: float = setting(kind.duration, default=30.0)
 
 
-class BackoffSettings(Section):
-    base: float = setting(kind.duration, default=0.5)
-    factor: float = setting(kind.factor, default=2.0)
-    max: float = setting(kind.duration, default=30.0)
-    jitter: str | float = setting(kind.jitter, default="full")
-
-    @property
-    def curve(self) -> Backoff:
-        return Backoff(self.base, self.factor, self.max, self.jitter)
-
-
-class BudgetSettings(Section):
-    limit: int = setting(kind.whole(1, 1_000_000_000), missing="a whole number")
-    per: float = setting(kind.duration, missing="a duration such as 1m")
-
-
-class RetrySettings(Section):
-    max_retries: int = setting(kind.whole(0, MAX_RETRIES), default=3)
-    backoff: BackoffSettings = setting(One(BackoffSettings), default=BackoffSettings())
-    fetch_ratio: Fraction = setting(kind.share, default=Fraction(1, 5))
-    burst: int = setting(kind.whole(1, 1_000_000_000), default=16)
-    max_in_flight: Any = setting(kind.max_in_flight, default="half")
-    urgent: int = setting(kind.whole(-1_000_000, 1_000_000), default=100)
-    budget: BudgetSettings | None = setting(OneOrNone(BudgetSettings), default=None)
-    adaptive: bool = setting(kind.flag, default=False)
-
-
 class QueueSettings(Section):
     retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
 
@@ -236,12 +224,24 @@ class SinkSettings(Section):
         for key in ("path", "ca_file"):
             if isinstance(options.get(key), str):
                 options[key] = str(place.base / options[key])
+        if values["type"] == KAFKA and "kafka" in options:
+            with reporting(here := place.at("kafka")):
+                options["kafka"] = client_settings(options["kafka"], here)
         return {"name": values["type"], **values, "options": options, "key": write_keys(place.path)}
 
 
 class DlqSettings(Section):
     enabled: bool = setting(kind.flag, default=True)
+    topic_suffix: str = setting(topic_suffix, default=".dlq")
     sinks: tuple[SinkSettings, ...] = setting(ListOf(SinkSettings), default=())
+
+    def to_topics(self, store: KafkaSettings) -> DlqSettings:
+        """Return these settings with the sink that publishes to the dead-letter topics of a Kafka store, behind all others."""
+        if not self.enabled:
+            return self
+        options = store.sink_options(self.topic_suffix)
+        sink = SinkSettings(type=KAFKA, name=DEAD_LETTER_TOPIC, options=options, key="dlq.topic_suffix")
+        return self.replace(sinks=(*self.sinks, sink))
 
     @property
     def active(self) -> bool:
@@ -313,7 +313,17 @@ class Settings(Section):
 
     @classmethod
     def completed(cls, values: dict[str, Any], place: Place) -> dict[str, Any]:
-        return {**values, "base": place.base}
+        values = {**values, "base": place.base}
+        store = values.get("store", StoreSettings()).kafka
+        if store is None:
+            return values
+        grace = UnknownHandlerSettings(grace=DEFAULT_GRACE)
+        return {
+            **values,
+            "retry": values.get("retry", RetrySettings()).over(DEFAULT_RETRY),
+            "unknown_handler": values.get("unknown_handler", grace).over(grace),
+            "dlq": values.get("dlq", DlqSettings()).to_topics(store),
+        }
 
     @property
     def store_file(self) -> Path | None:

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
-from supervisor.config.settings import BudgetSettings
+from supervisor.config.retries import BudgetSettings
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.leases import LeaseKey, Leases

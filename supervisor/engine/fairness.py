@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from itertools import accumulate, chain, groupby, zip_longest
 from operator import itemgetter
 
-from supervisor.config.settings import RetrySettings
+from supervisor.config.retries import RetrySettings
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.left_in_store import LeftInStore
 from supervisor.engine.shares import TokenBucket, retries_limit

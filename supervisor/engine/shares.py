@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 
-from supervisor.config.settings import RetrySettings
+from supervisor.config.retries import RetrySettings
 
 
 class TokenBucket:

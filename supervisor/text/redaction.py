@@ -21,6 +21,9 @@ _PASSWORDS: tuple[Replacement, ...] = (
     (re.compile(r"://[^\s/:]*+:[^\s/]*(?=@)"), f"://{MASK}"),
     (re.compile(r"password=\S+"), f"password={MASK}"),
 )
+_PARTS_OF_NAME = re.compile(r"[._-]")
+_SECRET_PARTS = frozenset({"password", "passwd", "passphrase", "secret", "pem", "jaas"})
+_SECRET_ENDS = ("token", "oauthbearer.config")
 _ENDS_OF_PARTS = re.compile(r"[@:/?#&%\s]+")
 _HOSTS = re.compile(r"(?:(?:\[[^\]]*+\]|[^:,\[\]]*+)(?::\d*+)?(?:,|\Z))+")
 
@@ -45,6 +48,12 @@ class Mask:
 
 NO_SECRETS = Mask()
 """Hides only the passwords in URLs and connection strings."""
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether the value of a setting of this name, such as `sasl.password`, is a secret."""
+    name = name.lower()
+    return name.endswith(_SECRET_ENDS) or not _SECRET_PARTS.isdisjoint(_PARTS_OF_NAME.split(name))
 
 
 def without_secrets(url: str) -> str:

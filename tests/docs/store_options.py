@@ -9,7 +9,10 @@ from tempfile import TemporaryDirectory
 
 import yaml
 
+from supervisor.config.diagnostics import flatten
+from supervisor.config.kafka import KafkaSettings
 from supervisor.config.loading import load
+from supervisor.config.section import tree
 from supervisor.errors import ConfigError
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.sqlite.store import SqliteStore
@@ -19,7 +22,9 @@ _STORES = {"sqlite": ("sqlite:///jobs.db", SqliteStore), "postgresql": ("postgre
 
 @cache
 def store_options(kind: str) -> frozenset[str]:
-    """Return the dotted keys: the arguments of the store that its section of the config takes."""
+    """Return the dotted keys: those of a Kafka store, or the arguments of the store that its section of the config takes."""
+    if kind == "kafka":
+        return frozenset(flatten(tree(KafkaSettings), "store"))
     url, store = _STORES[kind]
     arguments = inspect.signature(store).parameters.values()
     return frozenset(

@@ -29,7 +29,7 @@ from tests.docs.store_options import store_options
 from tests.gauges import gauges_without_an_engine
 from tests.system.command import Command, wait_for
 
-STORE_KEYS = store_options("sqlite") | store_options("postgresql")
+STORE_KEYS = store_options("sqlite") | store_options("postgresql") | store_options("kafka")
 
 
 # --- configuration

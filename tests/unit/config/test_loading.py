@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from supervisor.config.loading import find, load
-from supervisor.config.settings import RetentionSettings, RetrySettings, Settings
+from supervisor.config.retries import RetrySettings
+from supervisor.config.settings import RetentionSettings, Settings
 from supervisor.errors import ConfigError
 from supervisor.jobs import Backoff
 from tests.config_keys import known_keys

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.settings import QueueSettings, RetrySettings, Settings
+from supervisor.config.retries import RetrySettings
+from supervisor.config.settings import QueueSettings, Settings
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.fairness import QueueBuffer, QueueBuffers
 from supervisor.engine.shares import share_out

@@ -6,7 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from supervisor.config.settings import RetrySettings, Settings
+from supervisor.config.retries import RetrySettings
+from supervisor.config.settings import Settings
 from supervisor.engine.committer import MAX_BUDGETS, RetryDecider
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.fairness import MAX_BUFFERS, QueueBuffer, QueueBuffers
