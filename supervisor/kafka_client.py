@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
 
 MESSAGE_TIMEOUT = 20.0  # seconds, at most, for the acknowledgement of a record
+MAX_BYTES = 50_000_000  # of a record: the topic decides what is too large, unless the settings do
 DOWN_FOR = 5.0  # seconds of a publish until it gives up since no broker is reachable
 TOPIC_TIMEOUT = (
     5.0  # seconds until a topic that no broker has is reported missing; one that is being created appears within them
@@ -107,6 +108,7 @@ class Publisher:
         self._timeout = timeout
         self.settings = {
             "enable.idempotence": True,
+            "message.max.bytes": MAX_BYTES,
             "topic.metadata.propagation.max.ms": int(TOPIC_TIMEOUT * 1000),
             **client_settings(bootstrap, {key: value for key, value in kafka.items() if key not in _OWN}),
             "acks": "all",
@@ -124,19 +126,18 @@ class Publisher:
         except self._kafka.KafkaException as error:
             raise ValueError(self._texts.setting(error.args[0])) from None
 
-    def publish(self, records: Sequence[Record]) -> dict[int, Refused]:
+    def publish(self, records: Sequence[Record], within: float = MESSAGE_TIMEOUT) -> dict[int, Refused]:
         """Publish records, and return the index and the reason of each that the brokers have not acknowledged.
 
-        It returns within the timeout and two seconds more. A record that was refused may have been written all the same.
+        It returns within the timeout, or within so many seconds if these are fewer, and two seconds more. A record that was refused
+        may have been written all the same.
         """
         self._cause = None
         batch = _Batch(records, lambda error, topic: self._texts.of(error, topic, self._cause))
-        self._publish(batch)
-        if batch.open:
-            # The client would send these later.
-            batch.refuse_open(self._texts.unreachable(None, self._cause))
-            self._discard()
-        if batch.is_fatal:
+        self._publish(batch, min(within, self._timeout) + SLACK)
+        batch.refuse_open(self._texts.unreachable(None, self._cause))
+        # A client sends later what has no report yet, never recovers from some errors, and believes for minutes that a topic is missing.
+        if not all(refused.too_large for refused in batch.refused.values()):
             self._discard()
         return batch.refused
 
@@ -144,12 +145,11 @@ class Publisher:
         """Drop what is not sent, and end the client."""
         self._discard()
 
-    def _publish(self, batch: _Batch) -> None:
+    def _publish(self, batch: _Batch, seconds: float) -> None:
         producer, started = self._made(), time.monotonic()
         for index, record in enumerate(batch.records):
             batch.send(producer, index, record)
-        until = started + self._timeout + SLACK
-        while batch.open and time.monotonic() < until:
+        while batch.open and time.monotonic() < started + seconds:
             producer.poll(POLL)
             if batch.acknowledged:
                 self._all_down = False
@@ -183,8 +183,6 @@ class _Batch:
         self.refused: dict[int, Refused] = {}
         self.open: set[int] = set()
         self.acknowledged = 0
-        self.is_fatal = False
-        """Whether the client can't be used any more."""
         self._explain = explain
 
     def send(self, producer: Producer, index: int, record: Record) -> None:
@@ -214,7 +212,6 @@ class _Batch:
             self.open.discard(index)
             self.acknowledged += 1
             return
-        self.is_fatal |= error.fatal() or error.name() == "_FATAL"
         self._refuse(index, Refused(self._explain(error, self.records[index].topic), error.name() in TOO_LARGE))
 
     def _refuse(self, index: int, refused: Refused) -> None:
