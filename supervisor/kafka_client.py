@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.errors import StoreError
-from supervisor.kafka_errors import TOO_LARGE, ErrorTexts
+from supervisor.kafka_errors import TOO_LARGE, UNREACHABLE, ErrorTexts
 from supervisor.text.rate_limit import RateLimit, times
 
 if TYPE_CHECKING:
@@ -81,19 +81,23 @@ class ClientLog:
 
 
 class Record(NamedTuple):
-    """A record to publish. A value or a header may be null (None), which is not the same as empty."""
+    """A record to publish. A value or a header may be null (None), which is not the same as empty. The key decides on its partition
+    unless one is given."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()
+    partition: int = -1
 
 
 class Refused(NamedTuple):
-    """Why a record is not published; `too_large` if the client or the topic has refused its size."""
+    """Why a record is not published; `too_large` if the client or the topic has refused its size, `unavailable` if no broker has
+    answered."""
 
     text: str
     too_large: bool = False
+    unavailable: bool = False
 
 
 class Publisher:
@@ -190,7 +194,7 @@ class _Batch:
         self.open.add(index)
         try:
             producer.produce(
-                record.topic, record.value, record.key, headers=list(record.headers),
+                record.topic, record.value, record.key, record.partition, headers=list(record.headers),
                 on_delivery=lambda error, _message: self._report(index, error),
             )  # fmt: skip
         except BufferError:
@@ -203,7 +207,7 @@ class _Batch:
 
     def refuse_open(self, text: str) -> None:
         for index in sorted(self.open):
-            self._refuse(index, Refused(text))
+            self._refuse(index, Refused(text, unavailable=True))
 
     def _report(self, index: int, error: KafkaError | None) -> None:
         if index not in self.open:
@@ -212,7 +216,8 @@ class _Batch:
             self.open.discard(index)
             self.acknowledged += 1
             return
-        self._refuse(index, Refused(self._explain(error, self.records[index].topic), error.name() in TOO_LARGE))
+        text, name = self._explain(error, self.records[index].topic), error.name()
+        self._refuse(index, Refused(text, name in TOO_LARGE, name in UNREACHABLE))
 
     def _refuse(self, index: int, refused: Refused) -> None:
         self.open.discard(index)

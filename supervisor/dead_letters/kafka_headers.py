@@ -30,11 +30,13 @@ def record_headers(job: Mapping[str, Any], record: Mapping[str, Any]) -> list[tu
     return [*failure_headers(job), *((name, str(value).encode()) for name, value in zip(SOURCE, place, strict=True))]
 
 
-def split(headers: Headers) -> tuple[Headers, dict[str, bytes | None]]:
-    """Return the headers of the original record, and those behind them that were added to a dead letter, by name.
+def split(headers: Any) -> tuple[Headers, dict[str, bytes | None]]:
+    """Return the headers of the original record, and those behind them that were added to a dead letter, by name. `headers` are those
+    of a message, or None.
 
     The original may have headers of the same names: only a whole group at the end counts.
     """
+    headers = headers or []
     for group in (_OF_RECORD, _OF_JOB):
         for added in ((*group, REFERENCE), group):
             if tuple(name for name, _ in headers[-len(added) :]) == added:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from supervisor import kafka_client
 from supervisor.dead_letters.kafka_headers import MAX_REASON
@@ -52,9 +52,9 @@ def of_other_store(id: int, message: str = "no") -> dict[str, Any]:
     return {"id": id, "handler": "mail", "queue": "post", "payload": {"a": 1}, "attempt": 4, "errors": [failure]}
 
 
-def read(bootstrap: str, topic: str, count: int) -> list[Any]:
+def read(bootstrap: str, topic: str, count: int, partition: int = 0) -> list[Any]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     found: list[Any] = []
     until = time.monotonic() + 20
     while len(found) < count and time.monotonic() < until:
