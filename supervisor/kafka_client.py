@@ -131,7 +131,10 @@ class Publisher:
             raise ValueError(self._texts.setting(error.args[0])) from None
 
     def publish(
-        self, records: Sequence[Record], within: float = MESSAGE_TIMEOUT, places: dict[int, tuple[int, int]] | None = None
+        self,
+        records: Sequence[Record],
+        within: float = MESSAGE_TIMEOUT,
+        places: dict[int, tuple[int, int]] | None = None,
     ) -> dict[int, Refused]:
         """Publish records, and return the index and the reason of each that the brokers have not acknowledged. Put into `places` by
         index the partition and the offset of those that they have.
@@ -199,7 +202,8 @@ class _Batch:
         self.open.add(index)
         try:
             producer.produce(
-        self.places: dict[int, tuple[int, int]] = {}
+                record.topic, record.value, record.key, headers=list(record.headers),
+                on_delivery=lambda error, message: self._report(index, error, message),
             )  # fmt: skip
         except BufferError:
             producer.poll(POLL)
