@@ -1,4 +1,4 @@
-"""What a Kafka store can't do for commands and programs, and what to do instead."""
+"""The calls that a Kafka store refuses, for commands and programs: each with what to do instead."""
 
 from __future__ import annotations
 
