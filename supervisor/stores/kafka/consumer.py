@@ -21,6 +21,7 @@ from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
+from supervisor.stores.kafka.figures import Figures
 from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
@@ -40,7 +41,7 @@ class ConsumerLimits(NamedTuple):
     ask: float = 10.0  # for an answer about offsets
     pause_at: float = 1.0
     resume_at: float = 0.5
-    patience: float = 10.0  # with failing commits, until they are a problem
+    failing: float = 10.0  # with failing commits, until they are a problem
     join: float = 60.0  # until the group should have given partitions
     recent: float = 30.0  # for which an error of the client is a problem
 
@@ -74,6 +75,7 @@ class GroupConsumer:
         self._client = Consumer(self._client_settings())
         self.connection = Connection(self._client, settings.topics, texts)
         self._commits = Commits(self._client, state, settings.commit_interval, emit, texts)
+        self.figures = Figures(self._client, state, self._job_id, emit)
         self._stopping = threading.Event()
         self._ended = False
         self._started, self._reported_at, self._reported = time.monotonic(), -math.inf, ""
@@ -109,7 +111,7 @@ class GroupConsumer:
         """Return what goes wrong in the group although the brokers answer."""
         now, commits = time.monotonic(), self._commits
         found = []
-        if commits.failing_since is not None and now - commits.failing_since > self._limits.patience:
+        if commits.failing_since is not None and now - commits.failing_since > self._limits.failing:
             what = f"no offset was committed for {now - commits.failing_since:.0f}s: {commits.error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
         if not self.joined and now - self._started > self._limits.join:
@@ -117,7 +119,7 @@ class GroupConsumer:
             found.append(Problem("group", what, NOT_JOINED))
         if now - self._reported_at < self._limits.recent:
             found.append(Problem("kafka", self._reported, "look at the brokers; the client tries again by itself"))
-        return found
+        return [*found, *self.figures.problems()]
 
     # on the thread
 
@@ -139,6 +141,7 @@ class GroupConsumer:
             self._read()
             self._pause_and_resume()
             self._commits.commit_if_due()
+            self.figures.report_if_due()
             self.connection.look()
         self._give_up(
             list(self._state.assignment.partitions.values())
@@ -170,10 +173,13 @@ class GroupConsumer:
         _, timestamp = message.timestamp()
         key = message.key()
         return Record(
-            job_id(Place(self._numbers[partition.topic], partition.number, offset)), partition, offset,
+            self._job_id(partition, offset), partition, offset,
             timestamp if timestamp > 0 else None, key, message.value(), _headers(message),
             line_of(self._settings.ordering, partition, key),
         )  # fmt: skip
+
+    def _job_id(self, partition: Partition, offset: int) -> int:
+        return job_id(Place(self._numbers[partition.topic], partition.number, offset))
 
     def _pause_and_resume(self) -> None:
         with self._state.lock:

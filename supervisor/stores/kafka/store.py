@@ -90,6 +90,9 @@ class KafkaStore:
     def problems(self) -> list[Problem]:
         return [] if self._consumer is None else self._consumer.problems()
 
+    def about(self) -> dict[str, Any]:
+        return {} if self._consumer is None else {"partitions": self._consumer.figures.rows()}
+
     def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
         if self._consumer is None:
             self._consumer = GroupConsumer(self._settings, self.state, lambda event: self._emit(event))
