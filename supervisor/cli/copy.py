@@ -80,7 +80,9 @@ def _open(settings: Settings, url: str | None, *, create: bool) -> Transferable:
     if isinstance(store, Transferable):
         return store
     store.close()
-    raise Unsupported("give or take all of its jobs", f"copy is only for SQLite and PostgreSQL, and this is {store_settings.shown}")
+    raise Unsupported(
+        "give or take all of its jobs", f"copy is only for SQLite and PostgreSQL, and this is {store_settings.shown}"
+    )
 
 
 def _report(report: TransferReport, source: str, target: str) -> None:

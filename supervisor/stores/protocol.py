@@ -246,6 +246,17 @@ class Store(
 
 
 @runtime_checkable
+class Describes(Protocol):
+    """A store that a check looks at without joining it."""
+
+    def describe(self) -> list[str]:
+        """Return lines for people: what the store has, and what it can't do."""
+
+    def obstacles(self) -> list[str]:
+        """Return what keeps supervisors from using it, and what to do."""
+
+
+@runtime_checkable
 class WithRights(Protocol):
     """A store on a server that gives each role rights of its own."""
 

@@ -49,7 +49,9 @@ def temporary_store(settings: Settings) -> Iterator[TemporaryStore]:
             description = f"a schema of its own in {store.shown}"
             yield TemporaryStore(changed, folder, description, scratch.synchronous_commit)
     else:
-        raise Unsupported("have a temporary one beside it", f"bench is only for SQLite and PostgreSQL, and this is {store.shown}")
+        raise Unsupported(
+            "have a temporary one beside it", f"bench is only for SQLite and PostgreSQL, and this is {store.shown}"
+        )
 
 
 def _with_store(settings: Settings, **changed: Any) -> Settings:

@@ -11,6 +11,7 @@ from supervisor.jobs import JobState
 from supervisor.kafka_events import GroupEvent
 from supervisor.stores.kafka.consumer import GroupConsumer
 from supervisor.stores.kafka.dead_letters import DeadLetters
+from supervisor.stores.kafka.description import description, obstacles
 from supervisor.stores.kafka.group import Group
 from supervisor.stores.kafka.limits import unsupported
 from supervisor.stores.kafka.partitions import Assignment
@@ -109,6 +110,12 @@ class KafkaStore:
 
     def stats(self) -> dict[str, Any]:
         return self.group.stats() if self._owner.name is None else self._queries.stats()
+
+    def describe(self) -> list[str]:
+        return description(self._settings, self.group)
+
+    def obstacles(self) -> list[str]:
+        return obstacles(self.group)
 
     @property
     def group(self) -> Group:
