@@ -36,7 +36,7 @@ NOT_HERE: Mapping[str, Limit] = {
 NOWHERE: Mapping[str, Limit] = {
     "enqueue": Limit(
         "enqueue with a priority, a delay, or retries, a timeout or a backoff of one job",
-        "leave them out, since a record has no such fields",
+        "leave them out, since a record has no such field",
     ),
     "redrive": Limit(
         "redrive dead letters in place",
