@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.errors import StoreError
-from supervisor.kafka_errors import TOO_LARGE, ErrorTexts
+from supervisor.kafka_errors import TOO_LARGE, UNREACHABLE, ErrorTexts
 from supervisor.text.rate_limit import RateLimit, times
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message, Producer
 
 MESSAGE_TIMEOUT = 20.0  # seconds, at most, for the acknowledgement of a record
+MAX_BYTES = 50_000_000  # of a record: the topic decides what is too large, unless the settings do
 DOWN_FOR = 5.0  # seconds of a publish until it gives up since no broker is reachable
 TOPIC_TIMEOUT = (
     5.0  # seconds until a topic that no broker has is reported missing; one that is being created appears within them
@@ -80,19 +81,23 @@ class ClientLog:
 
 
 class Record(NamedTuple):
-    """A record to publish. A value or a header may be null (None), which is not the same as empty."""
+    """A record to publish. A value or a header may be null (None), which is not the same as empty. The key decides on its partition
+    unless one is given."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] = ()
+    partition: int = -1
 
 
 class Refused(NamedTuple):
-    """Why a record is not published; `too_large` if the client or the topic has refused its size."""
+    """Why a record is not published; `too_large` if the client or the topic has refused its size, `unavailable` if no broker has
+    answered."""
 
     text: str
     too_large: bool = False
+    unavailable: bool = False
 
 
 class Publisher:
@@ -107,6 +112,7 @@ class Publisher:
         self._timeout = timeout
         self.settings = {
             "enable.idempotence": True,
+            "message.max.bytes": MAX_BYTES,
             "topic.metadata.propagation.max.ms": int(TOPIC_TIMEOUT * 1000),
             **client_settings(bootstrap, {key: value for key, value in kafka.items() if key not in _OWN}),
             "acks": "all",
@@ -125,21 +131,23 @@ class Publisher:
             raise ValueError(self._texts.setting(error.args[0])) from None
 
     def publish(
-        self, records: Sequence[Record], places: dict[int, tuple[int, int]] | None = None
+        self,
+        records: Sequence[Record],
+        within: float = MESSAGE_TIMEOUT,
+        places: dict[int, tuple[int, int]] | None = None,
     ) -> dict[int, Refused]:
         """Publish records, and return the index and the reason of each that the brokers have not acknowledged. Put into `places` by
         index the partition and the offset of those that they have.
 
-        It returns within the timeout and two seconds more. A record that was refused may have been written all the same.
+        It returns within the timeout, or within so many seconds if these are fewer, and two seconds more. A record that was refused
+        may have been written all the same.
         """
         self._cause = None
         batch = _Batch(records, lambda error, topic: self._texts.of(error, topic, self._cause))
-        self._publish(batch)
-        if batch.open:
-            # The client would send these later.
-            batch.refuse_open(self._texts.unreachable(None, self._cause))
-            self._discard()
-        if batch.is_fatal:
+        self._publish(batch, min(within, self._timeout) + SLACK)
+        batch.refuse_open(self._texts.unreachable(None, self._cause))
+        # A client sends later what has no report yet, never recovers from some errors, and believes for minutes that a topic is missing.
+        if not all(refused.too_large for refused in batch.refused.values()):
             self._discard()
         if places is not None:
             places.update(batch.places)
@@ -149,12 +157,11 @@ class Publisher:
         """Drop what is not sent, and end the client."""
         self._discard()
 
-    def _publish(self, batch: _Batch) -> None:
+    def _publish(self, batch: _Batch, seconds: float) -> None:
         producer, started = self._made(), time.monotonic()
         for index, record in enumerate(batch.records):
             batch.send(producer, index, record)
-        until = started + self._timeout + SLACK
-        while batch.open and time.monotonic() < until:
+        while batch.open and time.monotonic() < started + seconds:
             producer.poll(POLL)
             if batch.places:
                 self._all_down = False
@@ -188,8 +195,6 @@ class _Batch:
         self.refused: dict[int, Refused] = {}
         self.open: set[int] = set()
         self.places: dict[int, tuple[int, int]] = {}
-        self.is_fatal = False
-        """Whether the client can't be used any more."""
         self._explain = explain
 
     def send(self, producer: Producer, index: int, record: Record) -> None:
@@ -210,7 +215,7 @@ class _Batch:
 
     def refuse_open(self, text: str) -> None:
         for index in sorted(self.open):
-            self._refuse(index, Refused(text))
+            self._refuse(index, Refused(text, unavailable=True))
 
     def _report(self, index: int, error: KafkaError | None, message: Message | None) -> None:
         if index not in self.open:
@@ -220,8 +225,8 @@ class _Batch:
             assert message is not None
             self.places[index] = message.partition() or 0, message.offset() or 0
             return
-        self.is_fatal |= error.fatal() or error.name() == "_FATAL"
-        self._refuse(index, Refused(self._explain(error, self.records[index].topic), error.name() in TOO_LARGE))
+        text, name = self._explain(error, self.records[index].topic), error.name()
+        self._refuse(index, Refused(text, name in TOO_LARGE, name in UNREACHABLE))
 
     def _refuse(self, index: int, refused: Refused) -> None:
         self.open.discard(index)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from supervisor.text.redaction import Mask
+from supervisor.text.redaction import Mask, is_secret_name, secrets_of
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -16,7 +16,6 @@ UNREACHABLE = frozenset(
 )
 REACH = "check the addresses in bootstrap, and that the brokers run"
 
-_SECRET_KEYS = ("password", "secret", "token", "key.pem", "jaas", "oauthbearer.config")
 _NO_TOPIC = "the topic does not exist; create it, or let the brokers create topics (auto.create.topics.enable)"
 _DENIED = "the user of this client has no right to {right}; grant it that (ACL)"
 _LOGIN = "the brokers refuse the login; check security.protocol and the keys sasl.… of kafka"
@@ -43,17 +42,12 @@ _REMEDIES: Mapping[str, str] = {
 }
 
 
-def secret_values(kafka: Mapping[str, Any]) -> frozenset[str]:
-    """Return the values of librdkafka settings that no text may contain, by the names of the settings."""
-    return frozenset(str(value) for key, value in kafka.items() if any(part in key.lower() for part in _SECRET_KEYS))
-
-
 class ErrorTexts:
     """Makes one line for a person of each error of the clients that have these settings, without a secret of them."""
 
     def __init__(self, bootstrap: str, kafka: Mapping[str, Any]) -> None:
         self._bootstrap = bootstrap
-        self.mask = Mask(secret_values(kafka))
+        self.mask = Mask(_secrets(kafka))
 
     def of(self, error: KafkaError, topic: str | None = None, cause: KafkaError | None = None) -> str:
         """Return what failed where, and what to do. `cause` is the last error of a connection, if there is one."""
@@ -76,3 +70,11 @@ class ErrorTexts:
     def _line(self, topic: str | None, text: str) -> str:
         where = f"{self._bootstrap}: topic {topic}" if topic else self._bootstrap
         return " ".join(self.mask(f"{where}: {text}").split())
+
+
+def _secrets(kafka: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in kafka.items():
+        if is_secret_name(key):
+            yield str(value)
+        elif isinstance(value, str) and "://" in value:
+            yield from secrets_of(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -12,6 +13,7 @@ from supervisor.cli.exit_codes import DONE
 from supervisor.cli.job_output import change_jobs, print_job, print_jobs, print_missing_sinks
 from supervisor.cli.options import COUNT, SuggestingGroup, config_option, force_option, json_option, limit_option
 from supervisor.cli.store_access import once_available, use_store
+from supervisor.cli.topic_redrive import TopicOptions, redrive_topic
 from supervisor.config.settings import Settings
 from supervisor.stores.protocol import Store
 from supervisor.stores.waiting import with_reasons
@@ -68,8 +70,25 @@ def show(id: int, as_json: bool) -> None:
 @click.argument("ids", nargs=-1, type=COUNT, metavar="[ID...]")
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @force_option
-def redrive(ids: Sequence[int], everything: bool, force: bool) -> int:
-    """Run dead letters again: their retries start at 0, their history is kept."""
+@click.option(
+    "--from-topic", metavar="TOPIC", help="Instead, send the dead letters of this Kafka topic to their sources."
+)
+@click.option("--to", metavar="TOPIC", help="Send those of --from-topic to this topic.")
+@click.option("--limit", type=COUNT, help="Send this number of records at most.")
+@click.option("--dry-run", is_flag=True, help="Only count the records that would be sent.")
+@click.option("--bootstrap", metavar="HOST:PORT", help="Brokers of --from-topic, in place of those of the config.")
+def redrive(ids: Sequence[int], everything: bool, force: bool, **topic: Any) -> int:
+    """Run dead letters again: their retries start at 0, their history is kept.
+
+    With --from-topic, send the records in a dead-letter topic of Kafka to the topics that they came from.
+    """
+    options = TopicOptions(**topic)
+    if options.from_topic is not None:
+        if ids or everything or force:
+            raise click.UsageError("expected no ids, --all or --force beside --from-topic")
+        return redrive_topic(options)
+    if options.given:
+        raise click.UsageError(f"expected {options.given[0]} only beside --from-topic")
     if everything == bool(ids):
         raise click.UsageError("expected the ids of dead letters, or --all")
     return change_jobs("redriven", lambda store: store.redrive(ids or None, force=force), empty="no dead letters")

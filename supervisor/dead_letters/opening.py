@@ -9,6 +9,7 @@ from typing import Any
 
 from supervisor.config.settings import Settings, SinkSettings
 from supervisor.dead_letters.file_sink import FileSink
+from supervisor.dead_letters.kafka_sink import KafkaSink
 from supervisor.dead_letters.webhook_sink import WebhookSink
 from supervisor.hooks import Sink, hookimpl
 from supervisor.plugins.manager import PluginManager
@@ -24,7 +25,7 @@ class BuiltInSinks:
 
     @hookimpl
     def supervisor_sinks(self) -> Mapping[str, type[Sink]]:
-        return {"file": FileSink, "webhook": WebhookSink}
+        return {"file": FileSink, "kafka": KafkaSink, "webhook": WebhookSink}
 
 
 class SinkBuilder:

@@ -34,7 +34,7 @@ OnAccepted = Callable[[Sequence[DeadLetter]], Awaitable[None]]
 LIMITS = SinkLimits()
 NOT_ACCEPTED = "publish has not returned its id"
 EXPECTED = "expected the ids (int) of the dead letters that the sink has accepted"
-_RETRIES = Backoff(base=1.0, factor=2.0, max=60.0, jitter="none")
+_RETRIES = Backoff(base=1.0, factor=2.0, max=30.0, jitter="none")
 
 
 def delay_after(failures: int) -> float:

@@ -21,7 +21,16 @@ except SystemExit as end:
 print(*sys.modules, file=sys.stderr)
 """
 ENGINE = ("supervisor.engine", "supervisor.runtime", "supervisor.workers.pool", "supervisor.plugins.manager")
-UNUSED_BY_ENQUEUE = (*ENGINE, "rich", "asyncio", "psycopg", "pluggy", "multiprocessing", "concurrent.futures")
+UNUSED_BY_ENQUEUE = (
+    *ENGINE,
+    "rich",
+    "asyncio",
+    "psycopg",
+    "confluent_kafka",
+    "pluggy",
+    "multiprocessing",
+    "concurrent.futures",
+)
 
 
 def modules_of(command: Command, *arguments: str) -> set[str]:

@@ -27,11 +27,14 @@ class ConnectionLimits(NamedTuple):
     idle: float = 5.0  # without any answer, until they are asked
 
 
+USUAL_LIMITS = ConnectionLimits()
+
+
 class Connection:
     """Asks the brokers after an error, or when nothing has been received for a while. `look` is called on the thread that polls."""
 
     def __init__(
-        self, client: Consumer, topics: Collection[str], texts: ErrorTexts, limits: ConnectionLimits = ConnectionLimits(),
+        self, client: Consumer, topics: Collection[str], texts: ErrorTexts, limits: ConnectionLimits = USUAL_LIMITS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._client, self._topics, self._texts, self._limits, self._now = client, topics, texts, limits, now
@@ -57,6 +60,8 @@ class Connection:
 
     def failed(self, error: KafkaError) -> None:
         """Note an error that the client has reported by itself."""
+        if error.code() == KafkaError._FATAL:
+            self.broken(f"{self._texts.of(error)}; restart the supervisor")
         self._suspect = self._suspect or error.code() == KafkaError._ALL_BROKERS_DOWN
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._cause = error

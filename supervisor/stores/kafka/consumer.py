@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
 from supervisor.stores.kafka.state import KafkaState
+from supervisor.stores.kafka.values import RawHeaders
 from supervisor.threads import start_thread
 
 logger = logging.getLogger("supervisor")
@@ -63,6 +64,7 @@ class GroupConsumer:
         self.connection = Connection(self._client, settings.topics, texts)
         self._commits = Commits(self._client, state, settings.commit_interval, emit, texts)
         self._stopping = threading.Event()
+        self._ended = False
         self._thread: threading.Thread | None = None
 
     def _client_settings(self) -> dict[str, Any]:
@@ -89,10 +91,7 @@ class GroupConsumer:
     def stop(self, timeout: float) -> bool:
         """Commit what is done, and leave the group. Return False if the brokers did not answer within `timeout` seconds."""
         self._stopping.set()
-        if self._thread is None:
-            return True
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self._thread is None or self._state.wait_until(lambda: self._ended, timeout)
 
     # on the thread
 
@@ -102,6 +101,9 @@ class GroupConsumer:
         except Exception as error:
             logger.exception("the consumer of Kafka ended by an error of its own; no further record is read")
             self.connection.broken(f"its consumer has ended: {type(error).__name__}: {error}; restart the supervisor")
+        finally:
+            self._ended = True
+            self._state.woke()
 
     def _serve(self) -> None:
         self._client.subscribe(
@@ -118,6 +120,7 @@ class GroupConsumer:
         first = self._client.poll(self._limits.poll)
         if first is None:
             return
+        self.connection.answered()
         messages = [first, *self._client.consume(self._limits.batch - 1, 0)]
         with self._state.lock:
             self._state.add_records([record for message in messages if (record := self._record(message)) is not None])
@@ -139,7 +142,7 @@ class GroupConsumer:
         key = message.key()
         return Record(
             job_id(Place(self._numbers[partition.topic], partition.number, offset)), partition, offset,
-            timestamp if timestamp > 0 else None, key, message.value(), message.headers() or (),
+            timestamp if timestamp > 0 else None, key, message.value(), _headers(message),
             line_of(self._settings.ordering, partition, key),
         )  # fmt: skip
 
@@ -269,3 +272,12 @@ def _of(partition: Partition) -> TopicPartition:
 
 def _names(given: Sequence[TopicPartition]) -> list[str]:
     return sorted(f"{it.topic}/{it.partition}" for it in given)
+
+
+def _headers(message: Message) -> RawHeaders:
+    headers = message.headers() or ()
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in _pairs(headers)]
+
+
+def _pairs(headers: Any) -> Iterable[tuple[str, str | bytes | None]]:
+    return headers.items() if isinstance(headers, dict) else headers

@@ -30,7 +30,7 @@ class Producing:
         if self._publisher is None:
             self._publisher = self._new_publisher()
         places: dict[int, tuple[int, int]] = {}
-        refused = self._publisher.publish(records, places)
+        refused = self._publisher.publish(records, places=places)
         if refused:
             first, n = refused[min(refused)], len(records)
             done = f"{n - len(refused)} of {n} records were published; " if n > 1 else ""
