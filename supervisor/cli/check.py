@@ -20,7 +20,7 @@ from supervisor.config.contradictions import handler_problems, url_problem
 from supervisor.config.diagnostics import is_spoiled
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.misspelt import doubtful_queues, unknown_handlers
-from supervisor.config.settings import Settings
+from supervisor.config.settings import DlqSettings, Settings
 from supervisor.config.without_effect import without_effect
 from supervisor.config.yaml_reader import Keys
 from supervisor.dead_letters.file_sink import FileSink
@@ -191,7 +191,7 @@ def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
             echo(f"store: {shown}: {file} will be created")
         return
     try:
-        problems, facts = use_store(settings, lambda store: _examined(store, settings.dlq.names))
+        problems, facts = use_store(settings, lambda store: _examined(store, settings.dlq))
         for problem in problems:
             mistakes.add(f"store: {shown}: {problem}")
         if not problems:
@@ -216,11 +216,11 @@ def _is_full(folder: Path) -> bool:
     return blocks * disk.f_frsize < MIN_SPACE or (disk.f_files > 0 and disk.f_ffree == 0)
 
 
-def _examined(store: Store, sinks: Sinks) -> tuple[list[str], list[str]]:
+def _examined(store: Store, dlq: DlqSettings) -> tuple[list[str], list[str]]:
     """Return what keeps supervisors from using the store, and what else a person should know of it."""
     if isinstance(store, Describes):
-        return store.obstacles(), store.describe()
-    problem = _problem_of_store(store, sinks)
+        return store.obstacles(), store.describe(dlq)
+    problem = _problem_of_store(store, dlq.names)
     return [problem] if problem else [], []
 
 

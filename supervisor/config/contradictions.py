@@ -242,7 +242,7 @@ def _written_backoffs(settings: Settings) -> Iterator[tuple[Keys, BackoffSetting
 
 def _sinks(settings: Settings) -> Iterator[Contradiction]:
     first: dict[str, str] = {}
-    for index, sink in enumerate(settings.dlq.sinks):
+    for index, sink in sorted(enumerate(settings.dlq.sinks), key=lambda each: not each[1].is_of_store):
         if sink.name in first:
             message = f"a second sink named {sink.name} beside {first[sink.name]}: give it another name"
             yield Contradiction(("dlq", "sinks", index), message)

@@ -8,7 +8,7 @@ from typing import Any
 
 from supervisor.config.diagnostics import Contradiction
 from supervisor.config.kafka import KAFKA, MAX_TOPIC, KafkaSettings
-from supervisor.config.settings import Settings
+from supervisor.config.settings import Settings, SinkSettings
 from supervisor.config.yaml_reader import Keys
 from supervisor.text.names import did_you_mean
 from supervisor.text.units import format_duration
@@ -24,7 +24,6 @@ def kafka_contradictions(settings: Settings) -> Iterator[Contradiction]:
         return
     yield from _times(store)
     yield from _dead_letter_topics(settings, store)
-    yield from _sinks(settings, store)
     yield from _queues(settings, store)
 
 
@@ -52,23 +51,28 @@ def _milliseconds(value: Any) -> float | None:
 def _dead_letter_topics(settings: Settings, store: KafkaSettings) -> Iterator[Contradiction]:
     """Find topics for the dead letters of others. Such a topic needs a handler of its own: from the header, which is a copy, the
     handler that has failed would get the record again, without an end."""
-    suffix, path = settings.dlq.topic_suffix, ("store", "topics")
-    for topic in store.topics if settings.dlq.enabled else ():
-        target = f"{topic}{suffix}"
-        if len(target) > MAX_TOPIC:
-            message = f"expected a suffix with which the name of topic {topic} has at most {MAX_TOPIC} characters"
-            yield Contradiction(("dlq", "topic_suffix"), message, (path,))
-        if target in store.topics and store.topics[target] is None:
-            message = f"expected a handler for topic {target}, which gets the dead letters of {topic}, or another dlq.topic_suffix"
-            yield Contradiction(path, message, (("dlq", "topic_suffix"),))
-
-
-def _sinks(settings: Settings, store: KafkaSettings) -> Iterator[Contradiction]:
-    for index, sink in enumerate(settings.dlq.sinks):
-        is_here = not _servers(store.bootstrap).isdisjoint(_servers(str(sink.options.get("bootstrap"))))
-        if sink.type == KAFKA and sink.options.get("topic") in store.topics and is_here:
+    path: Keys = ("store", "topics")
+    for own, sink in _sinks_here(settings, store):
+        if sink.options.get("topic") in store.topics:
             message = "expected a topic that is not in store.topics: dead letters would be jobs again, without an end"
-            yield Contradiction(("dlq", "sinks", index, "topic"), message, (("store", "topics"),))
+            yield Contradiction((*own, "topic"), message, (path,))
+        suffix = sink.options.get("topic_suffix")
+        for topic, target in ((topic, f"{topic}{suffix}") for topic in store.topics if isinstance(suffix, str)):
+            key: Keys = (*own, "topic_suffix")
+            if len(target) > MAX_TOPIC:
+                message = f"expected a suffix with which the name of topic {topic} has at most {MAX_TOPIC} characters"
+                yield Contradiction(key, message, (path,))
+            if target in store.topics and store.topics[target] is None:
+                message = f"expected a handler for topic {target}, which gets the dead letters of {topic}, or another suffix for these"
+                yield Contradiction(path, message, (key,))
+
+
+def _sinks_here(settings: Settings, store: KafkaSettings) -> Iterator[tuple[Keys, SinkSettings]]:
+    """Yield the sinks that publish to the brokers of the store, each with the key that has its options."""
+    for index, sink in enumerate(settings.dlq.sinks if settings.dlq.enabled else ()):
+        servers = _servers(str(sink.options.get("bootstrap")))
+        if sink.type == KAFKA and not servers.isdisjoint(_servers(store.bootstrap)):
+            yield ("dlq",) if sink.is_of_store else ("dlq", "sinks", index), sink
 
 
 def _servers(bootstrap: str) -> set[str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
-from supervisor.config.settings import RetentionSettings
+from supervisor.config.settings import DlqSettings, RetentionSettings
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.job_reports import JobReport
@@ -249,7 +249,7 @@ class Store(
 class Describes(Protocol):
     """A store that a check looks at without joining it."""
 
-    def describe(self) -> list[str]:
+    def describe(self, dlq: DlqSettings) -> list[str]:
         """Return lines for people: what the store has, and what it can't do."""
 
     def obstacles(self) -> list[str]:

@@ -40,14 +40,15 @@ def config(broker: Broker, topic: str, group: str, more: str = "") -> str:
 
 
 def test_a_check_shows_the_topics_and_joins_nothing(kafka: Call, broker: Broker, topic: str, group: str) -> None:
-    write("supervisor.yaml", config(broker, topic, group) + "dlq: {enabled: false}\n")
+    broker.create_topic(f"{topic}.dlq")
     answer = kafka("check")
     shown = f"Kafka at {broker.bootstrap}, group {group}"
     assert answer.code == 0, answer.err
     assert [line for line in answer.lines if line.startswith("store: ")][:5] == [
         f"store: {shown}: reachable",
-        f"store: topic {topic}: 3 partitions, handler take",
-        f"store: topic {topic}-mixed: 1 partition, a record names its handler in the header handler",
+        f"store: topic {topic}: 3 partitions, handler take, dead letters to {topic}.dlq",
+        f"store: topic {topic}-mixed: 1 partition, a record names its handler in the header handler, dead letters to "
+        f"{topic}-mixed.dlq, which does not exist: create it, unless the brokers create topics",
         f"store: group {group}: no supervisor is in it",
         "store: commands and clients can't list jobs, find jobs, show jobs, wait for jobs, cancel jobs, retry jobs, pause or "
         "resume queues, show failures, show which sinks dead letters wait for, show how long jobs have waited, count jobs: "
@@ -61,7 +62,7 @@ def test_a_check_names_topics_that_do_not_exist_and_handlers_that_no_plugin_has(
     kafka: Call, broker: Broker, topic: str, group: str
 ) -> None:
     text = config(broker, topic, group).replace(f"{topic}-mixed: null", f"{topic}-none: tale")
-    write("supervisor.yaml", text)
+    write("supervisor.yaml", f"{text}dlq: {{enabled: false}}")
     answer = kafka("check")
     assert answer.code == 2
     assert (
@@ -69,7 +70,7 @@ def test_a_check_names_topics_that_do_not_exist_and_handlers_that_no_plugin_has(
         in answer.err
     )
     assert f": no topic {topic}-none: create it, or correct store.topics" in answer.err
-    assert f"store: topic {topic}-none: it does not exist, handler tale" in answer.lines
+    assert f"store: topic {topic}-none: it does not exist, handler tale, no dead letters" in answer.lines
 
 
 def test_jobs_are_records_of_the_topic_of_their_handler(kafka: Call, broker: Broker, topic: str) -> None:

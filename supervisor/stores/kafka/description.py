@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 
 from supervisor.config.kafka import KafkaSettings
+from supervisor.config.settings import DlqSettings
 from supervisor.stores.kafka.group import Group
 from supervisor.stores.kafka.limits import NOT_HERE, NOWHERE
 from supervisor.text.units import counted
 
 
-def description(settings: KafkaSettings, group: Group) -> list[str]:
+def description(settings: KafkaSettings, dlq: DlqSettings, group: Group) -> list[str]:
     """Return a line for each topic, for the group, and for what the store can't do."""
     members = len(group.members())
+    found = group.topics([*settings.topics, *(f"{topic}{dlq.topic_suffix}" for topic in settings.topics)])
     return [
-        *(_topic(settings, name, partitions) for name, partitions in group.topics().items()),
+        *(
+            f"topic {name}: {_topic(settings, name, found[name])}{_target(name, dlq, found)}"
+            for name in settings.topics
+        ),
         f"group {settings.group}: {counted(members, 'member') if members else 'no supervisor is in it'}",
         *_limits(),
     ]
@@ -29,9 +34,17 @@ def obstacles(group: Group) -> list[str]:
 def _topic(settings: KafkaSettings, name: str, partitions: int | None) -> str:
     exists = "it does not exist" if partitions is None else counted(partitions, "partition")
     handler = settings.topics[name]
-    return f"topic {name}: {exists}, " + (
-        f"handler {handler}" if handler else f"a record names its handler in the header {settings.handler_header}"
-    )
+    named = f"handler {handler}" if handler else f"a record names its handler in the header {settings.handler_header}"
+    return f"{exists}, {named}"
+
+
+def _target(name: str, dlq: DlqSettings, found: Mapping[str, int | None]) -> str:
+    """Return what becomes of records that fail for good, as an addition to the line of their topic."""
+    target = f"{name}{dlq.topic_suffix}"
+    if not dlq.enabled:
+        return ", no dead letters"
+    exists = "" if found[target] is not None else ", which does not exist: create it, unless the brokers create topics"
+    return f", dead letters to {target}{exists}"
 
 
 def _limits() -> Iterator[str]:

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from supervisor.config.kafka import KafkaSettings
+from supervisor.config.settings import DlqSettings
 from supervisor.jobs import JobState
 from supervisor.kafka_events import GroupEvent
 from supervisor.stores.kafka.consumer import GroupConsumer
@@ -111,8 +112,8 @@ class KafkaStore:
     def stats(self) -> dict[str, Any]:
         return self.group.stats() if self._owner.name is None else self._queries.stats()
 
-    def describe(self) -> list[str]:
-        return description(self._settings, self.group)
+    def describe(self, dlq: DlqSettings) -> list[str]:
+        return description(self._settings, dlq, self.group)
 
     def obstacles(self) -> list[str]:
         return obstacles(self.group)

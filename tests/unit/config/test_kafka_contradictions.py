@@ -39,6 +39,11 @@ STORE = "store: {type: kafka, bootstrap: 'k1:9092', group: g, topics: {orders: t
         ),
         (
             "",
+            "dlq: {sinks: [{type: file, path: d, name: dead-letter topic}]}",
+            "dlq.sinks[0]: a second sink named dead-letter topic beside dlq.topic_suffix: give it another name",
+        ),
+        (
+            "",
             "workers: {queues: [orders, mixed, order]}",
             "workers.queues: no topic of the store is named order, did you mean 'orders'?",
         ),
@@ -86,11 +91,17 @@ def test_a_topic_of_dead_letters_needs_a_handler_of_its_own(errors: Any, write: 
     store = f"store: {{type: kafka, bootstrap: 'k:1', group: g, topics: {topics}}}\n"
     (found,) = errors(store)
     assert found.startswith(
-        "supervisor.yaml:1: store.topics: expected a handler for topic orders.dlq, which gets the dead letters of orders, or another"
+        "supervisor.yaml:1: store.topics: expected a handler for topic orders.dlq, which gets the dead letters of orders, or another suffix"
     )
     load(write(f"{store}dlq: {{enabled: false}}"), {})
     load(write(f"{store}dlq: {{topic_suffix: -dead}}"), {})
     load(write(store.replace(topics, "{orders: take, orders.dlq: repair}")), {})
+
+
+def test_the_suffix_of_a_further_sink_is_looked_at_too(errors: Any) -> None:
+    topics = "store: {type: kafka, bootstrap: 'k1:9092', group: g, topics: [orders, orders-dead]}\n"
+    (found,) = errors(f"{topics}dlq: {{sinks: [{{type: kafka, topic_suffix: -dead, bootstrap: 'k1:9092'}}]}}")
+    assert ": store.topics: expected a handler for topic orders-dead, which gets the dead letters of orders" in found
 
 
 def test_the_handler_of_a_topic_that_no_plugin_has_is_named(write: Any) -> None:
