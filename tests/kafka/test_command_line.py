@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,3 +138,32 @@ def test_a_mistake_in_the_settings_of_librdkafka_is_named_without_secrets(
         assert "sesion.timeout.ms" in answer.err, arguments
         assert "Traceback" not in answer.err, arguments
         assert "sesame" not in answer.out + answer.err
+
+
+def test_a_client_has_no_threads_during_a_fork_and_enqueues_after_it(kafka: Call, broker: Broker, topic: str) -> None:
+    """The child would lack the threads, and keep the locks that they held."""
+    code = """
+import os
+from pathlib import Path
+
+def print_threads():  # runs last, since it is registered first
+    print(*sorted(path.read_text() for path in Path("/proc/self/task").glob("*/comm")), flush=True)
+
+os.register_at_fork(before=print_threads)
+from supervisor import Client
+
+client = Client()
+client.enqueue("take", "before")
+pid = os.fork()
+client.enqueue("take", "in the child" if pid == 0 else "in the parent")
+if pid:
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    ended = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "rdk" not in ended.stdout and len(ended.stdout.split()) == 1, "a thread of librdkafka"
+    assert sorted(message.value() for message in broker.read(topic)) == [
+        b'"before"',
+        b'"in the child"',
+        b'"in the parent"',
+    ]
