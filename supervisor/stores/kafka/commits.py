@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -36,6 +36,9 @@ class Commits:
     ) -> None:  # fmt: skip
         self._client, self._state, self._interval, self._emit = client, state, interval, emit
         self._texts, self._now = texts, now
+        self.failing_since: float | None = None
+        self.error = ""
+        """Of the last commit, while commits fail."""
         self._under_way: list[_Sent] = []
         self._due = now() + interval
         self._last_commits: SimpleQueue[tuple[list[TopicPartition], SimpleQueue[Any]]] = SimpleQueue()
@@ -68,10 +71,8 @@ class Commits:
         try:
             self._note(sent, *answered.get(timeout=LAST_COMMIT))
         except Empty:
-            names = sorted(each.partition.name for each in sent)
-            self._emit(
-                CommitFailed(names, f"no broker has answered within {LAST_COMMIT:g}s, and the partitions are given up")
-            )
+            partitions = [each.partition for each in sent]
+            self._failed(partitions, f"no broker has answered within {LAST_COMMIT:g}s, and the partitions are given up")
 
     def _commit_last(self) -> None:
         """Make the commits of `commit_now`, on a thread of their own."""
@@ -81,6 +82,14 @@ class Commits:
                 answered.put((None, self._client.commit(offsets=offsets, asynchronous=False) or ()))
             except KafkaException as error:
                 answered.put((error.args[0], ()))
+            except RuntimeError:  # the client was closed meanwhile
+                answered.put((KafkaError(KafkaError._DESTROY), ()))
+
+    def _failed(self, partitions: Iterable[Partition], error: str) -> None:
+        self.error = error
+        if self.failing_since is None:
+            self.failing_since = self._now()
+        self._emit(CommitFailed(sorted(partition.name for partition in partitions), error))
 
     def _done(self, partitions: Collection[Partition]) -> list[_Sent]:
         """Return what has changed since the last commit."""
@@ -104,8 +113,9 @@ class Commits:
         for partition in failed:
             partition.changed = True
         if failed:
-            names = sorted(partition.name for partition in failed)
-            self._emit(CommitFailed(names, self._texts.of(next(iter(failed.values())))))
+            self._failed(failed, self._texts.of(next(iter(failed.values()))))
+        else:
+            self.failing_since, self.error = None, ""
         done = [each for each in sent if each.partition not in failed]
         for each in done:
             each.partition.committed = each.offset

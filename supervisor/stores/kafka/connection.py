@@ -16,7 +16,7 @@ BROKEN = frozenset({
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.FENCED_INSTANCE_ID,
     KafkaError._FATAL,
 })  # fmt: skip
-"""Errors that do not go away by themselves."""
+"""Errors that last until a person has done something."""
 
 
 class ConnectionLimits(NamedTuple):
@@ -55,7 +55,7 @@ class Connection:
         self._answered, self._suspect, self._unavailable, self._cause = self._now(), False, "", None
 
     def broken(self, error: str) -> None:
-        """Note an error that does not go away by itself: no job starts until a person has done something."""
+        """Note an error that lasts until a person has done something: no job starts until then."""
         self._broken = error
 
     def failed(self, error: KafkaError) -> None:

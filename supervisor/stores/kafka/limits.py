@@ -1,5 +1,4 @@
-"""The calls that a Kafka store does not support for commands and programs, each with what to do instead."""
-
+"""The calls that a Kafka store refuses, for commands and programs: each with what to do instead."""
 from __future__ import annotations
 
 from collections.abc import Mapping

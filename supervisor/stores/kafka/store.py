@@ -25,6 +25,7 @@ from supervisor.stores.memory.queries import Queries
 from supervisor.stores.memory.queue import Queue
 from supervisor.stores.memory.settle import Settles
 from supervisor.stores.operator_commands import BatchedCommands
+from supervisor.stores.problems import Problem
 from supervisor.stores.records import OperatorResult
 from supervisor.stores.sinks import Sinks
 
@@ -36,7 +37,7 @@ LEAVE = 5.0
 
 
 class KafkaStore:
-    """Implements `supervisor.stores.protocol.Store`. A supervisor joins; a program that has not joined sees what the brokers know of
+    """Implements `supervisor.stores.protocol.Store` and `Reports`. A supervisor joins; a program that has not joined sees what the brokers know of
     the group, and can enqueue."""
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -86,8 +87,10 @@ class KafkaStore:
     # a supervisor
 
     def report_to(self, emit: Callable[[GroupEvent], None]) -> None:
-        """From now on call `emit`, on any thread, with what happens in the group."""
         self._emit = emit
+
+    def problems(self) -> list[Problem]:
+        return [] if self._consumer is None else self._consumer.problems()
 
     def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
         if self._consumer is None:
