@@ -22,6 +22,14 @@ class StoreContended(StoreUnavailable):
     locked rows; if it still waits, another session has locked a whole table."""
 
 
+class Unsupported(StoreError):
+    """The store can't do this at all; `instead` is what to do in place of it."""
+
+    def __init__(self, what: str, instead: str) -> None:
+        super().__init__(f"this store can't {what}: {instead}")
+        self.what, self.instead = what, instead
+
+
 class StoreBroken(StoreUnavailable):
     """The store answers but accepts nothing until it is repaired: for example, a right is missing. A supervisor goes on as if the
     store were unavailable; a program gets the error at once."""

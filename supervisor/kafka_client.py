@@ -20,7 +20,7 @@ from supervisor.text.rate_limit import RateLimit, times
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from confluent_kafka import KafkaError, Producer
+    from confluent_kafka import KafkaError, Message, Producer
 
 MESSAGE_TIMEOUT = 20.0  # seconds, at most, for the acknowledgement of a record
 MAX_BYTES = 50_000_000  # of a record: the topic decides what is too large, unless the settings do
@@ -130,8 +130,14 @@ class Publisher:
         except self._kafka.KafkaException as error:
             raise ValueError(self._texts.setting(error.args[0])) from None
 
-    def publish(self, records: Sequence[Record], within: float = MESSAGE_TIMEOUT) -> dict[int, Refused]:
-        """Publish records, and return the index and the reason of each that the brokers have not acknowledged.
+    def publish(
+        self,
+        records: Sequence[Record],
+        places: dict[int, tuple[int, int]] | None = None,
+        within: float = MESSAGE_TIMEOUT,
+    ) -> dict[int, Refused]:
+        """Publish records, and return the index and the reason of each that the brokers have not acknowledged. Put into `places` by
+        index the partition and the offset of those that they have.
 
         It returns within the timeout, or within so many seconds if these are fewer, and two seconds more. A record that was refused
         may have been written all the same.
@@ -143,6 +149,8 @@ class Publisher:
         # A client sends later what has no report yet, never recovers from some errors, and believes for minutes that a topic is missing.
         if not all(refused.too_large for refused in batch.refused.values()):
             self._discard()
+        if places is not None:
+            places.update(batch.places)
         return batch.refused
 
     def close(self) -> None:
@@ -155,7 +163,7 @@ class Publisher:
             batch.send(producer, index, record)
         while batch.open and time.monotonic() < started + seconds:
             producer.poll(POLL)
-            if batch.acknowledged:
+            if batch.places:
                 self._all_down = False
             if self._all_down and time.monotonic() - started >= DOWN_FOR:
                 break
@@ -186,7 +194,7 @@ class _Batch:
         self.records = records
         self.refused: dict[int, Refused] = {}
         self.open: set[int] = set()
-        self.acknowledged = 0
+        self.places: dict[int, tuple[int, int]] = {}
         self._explain = explain
 
     def send(self, producer: Producer, index: int, record: Record) -> None:
@@ -195,7 +203,7 @@ class _Batch:
         try:
             producer.produce(
                 record.topic, record.value, record.key, record.partition, headers=list(record.headers),
-                on_delivery=lambda error, _message: self._report(index, error),
+                on_delivery=lambda error, message: self._report(index, error, message),
             )  # fmt: skip
         except BufferError:
             producer.poll(POLL)
@@ -203,18 +211,19 @@ class _Batch:
         except (TypeError, ValueError) as error:
             self._refuse(index, Refused(f"{record.topic}: no record can be made of this: {error}"))
         except require().KafkaException as error:
-            self._report(index, error.args[0])
+            self._report(index, error.args[0], None)
 
     def refuse_open(self, text: str) -> None:
         for index in sorted(self.open):
             self._refuse(index, Refused(text, unavailable=True))
 
-    def _report(self, index: int, error: KafkaError | None) -> None:
+    def _report(self, index: int, error: KafkaError | None, message: Message | None) -> None:
         if index not in self.open:
             return
         if error is None:
             self.open.discard(index)
-            self.acknowledged += 1
+            assert message is not None
+            self.places[index] = message.partition() or 0, message.offset() or 0
             return
         text, name = self._explain(error, self.records[index].topic), error.name()
         self._refuse(index, Refused(text, name in TOO_LARGE, name in UNREACHABLE))

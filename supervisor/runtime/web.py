@@ -14,7 +14,7 @@ from supervisor.errors import ConfigError
 from supervisor.events import StoreAvailableAgain, StoreBecameUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.runtime.tasks import run_every, start_task
-from supervisor.stores.opening import BUILT_IN, open_store
+from supervisor.stores.opening import BUILT_IN, IN_ONE_PROCESS, open_store
 
 if TYPE_CHECKING:
     from supervisor.http.server import HttpServer
@@ -33,7 +33,7 @@ class Web:
 
         settings = self._view.settings()
         self._view.engine = engine
-        if settings.store.scheme == "memory":
+        if settings.store.scheme in IN_ONE_PROCESS:
             self._view.reader = WriterReader(engine.writer)
             return
         openers = {} if settings.store.scheme in BUILT_IN else plugins.merged("supervisor_stores")

@@ -135,9 +135,24 @@ def _needing_psycopg() -> Iterator[None]:
         raise StoreError(f"store: PostgreSQL needs psycopg: pip install 'job-supervisor[postgres]' ({error})") from None
 
 
+def _open_kafka(settings: StoreSettings, *, create: bool, base: Path) -> Store:
+    from supervisor.kafka_client import require
+
+    if settings.kafka is None:
+        raise StoreError("store: expected a mapping with type: kafka, bootstrap, group and topics")
+    require()
+    from supervisor.stores.kafka.store import KafkaStore
+
+    return KafkaStore(settings.kafka)
+
+
 BUILT_IN: Mapping[str, Opener] = {
     "sqlite": _open_sqlite,
     "memory": _open_memory,
     "postgresql": _open_postgres,
     "postgres": _open_postgres,
+    "kafka": _open_kafka,
 }
+
+IN_ONE_PROCESS = frozenset({"memory", "kafka"})
+"""The stores whose jobs only the process that has opened them can see."""

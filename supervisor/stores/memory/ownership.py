@@ -60,9 +60,14 @@ class Ownership:
         with self._state.lock:
             for name, owner in self._state.owners.items():
                 if name != self.name and owner.presence.state != LEFT:
-                    _, write_end = owner.notification_pipe
-                    with suppress(BlockingIOError):
-                        os.write(write_end, b"!")
+                    _wake(owner)
+
+    def notify_self(self) -> None:
+        """Wake the supervisor whose store this is: jobs have become ready, or are gone."""
+        with self._state.lock:
+            owner = self._state.owners.get(self.name or "")
+            if owner is not None and owner.presence.state != LEFT:
+                _wake(owner)
 
     def notification_fd(self) -> int | None:
         if self.name is None:
@@ -75,3 +80,9 @@ class Ownership:
         with suppress(BlockingIOError):
             if fd is not None:
                 os.read(fd, 4096)
+
+
+def _wake(owner: OwnerRecord) -> None:
+    _, write_end = owner.notification_pipe
+    with suppress(BlockingIOError):
+        os.write(write_end, b"!")

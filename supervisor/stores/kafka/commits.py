@@ -1,0 +1,97 @@
+"""Commit the offsets that are done: in batches, and only those below the first that is not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from supervisor.kafka_errors import ErrorTexts
+from supervisor.kafka_events import CommitFailed, GroupEvent, OffsetsCommitted
+from supervisor.stores.kafka.partitions import Partition
+from supervisor.stores.kafka.state import KafkaState
+
+Emit = Callable[[GroupEvent], None]
+
+
+class _Sent(NamedTuple):
+    partition: Partition
+    offset: int
+    metadata: str
+
+
+class Commits:
+    """All methods are called on the thread that polls. One commit is under way at a time, so that none overtakes another."""
+
+    def __init__(
+        self, client: Consumer, state: KafkaState, interval: float, emit: Emit, texts: ErrorTexts,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._client, self._state, self._interval, self._emit = client, state, interval, emit
+        self._texts, self._now = texts, now
+        self._under_way: list[_Sent] = []
+        self._due = now() + interval
+
+    def commit_if_due(self) -> None:
+        if self._now() < self._due or self._under_way:
+            return
+        self._due = self._now() + self._interval
+        self._under_way = self._done(self._state.assignment.partitions.values())
+        if not self._under_way:
+            return
+        try:
+            self._client.commit(offsets=_offsets(self._under_way), asynchronous=True)
+        except KafkaException as error:
+            self.committed(error.args[0], ())
+
+    def committed(self, error: KafkaError | None, answers: Sequence[TopicPartition]) -> None:
+        """Receive the broker's answer to the commit that is under way."""
+        sent, self._under_way = self._under_way, []
+        self._note(sent, error, answers)
+
+    def commit_now(self, partitions: Collection[Partition]) -> None:
+        """Commit what these partitions have done, before they are given up. The client bounds the time that it takes."""
+        if not (sent := self._done(partitions)):
+            return
+        try:
+            answers = self._client.commit(offsets=_offsets(sent), asynchronous=False)
+        except KafkaException as error:
+            self._note(sent, error.args[0], ())
+        else:
+            self._note(sent, None, answers or ())
+
+    def _done(self, partitions: Collection[Partition]) -> list[_Sent]:
+        """Return what has changed since the last commit."""
+        with self._state.lock:
+            sent = []
+            for partition in [partition for partition in partitions if partition.changed]:
+                offset = partition.offsets.committable
+                if offset is not None:
+                    metadata, complete = partition.offsets.metadata()
+                    partition.metadata_full, partition.changed = not complete, False
+                    sent.append(_Sent(partition, offset, metadata))
+            return sent
+
+    def _note(self, sent: Sequence[_Sent], error: KafkaError | None, answers: Sequence[Any]) -> None:
+        refused = {(it.topic, it.partition): it.error for it in answers if it.error is not None}
+        failed = {
+            each.partition: reason
+            for each in sent
+            if (reason := error or refused.get((each.partition.topic, each.partition.number))) is not None
+        }
+        for partition in failed:
+            partition.changed = True
+        if failed:
+            names = sorted(partition.name for partition in failed)
+            self._emit(CommitFailed(names, self._texts.of(next(iter(failed.values())))))
+        done = [each for each in sent if each.partition not in failed]
+        for each in done:
+            each.partition.committed = each.offset
+        if done:
+            self._emit(OffsetsCommitted({each.partition.name: each.offset for each in done}))
+
+
+def _offsets(sent: Sequence[_Sent]) -> list[TopicPartition]:
+    return [TopicPartition(it.partition.topic, it.partition.number, it.offset, metadata=it.metadata) for it in sent]

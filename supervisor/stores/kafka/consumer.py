@@ -1,0 +1,271 @@
+"""The thread that reads the topics: it polls at all times, so that the group keeps its partitions however long a job runs.
+
+A partition whose share of the buffer is used up is paused, not left unread. All callbacks of the Kafka client run on this thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from typing import Any, NamedTuple
+
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from supervisor.config.kafka import KafkaSettings
+from supervisor.kafka_client import client_settings
+from supervisor.kafka_errors import ErrorTexts
+from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
+from supervisor.stores.kafka.commits import Commits
+from supervisor.stores.kafka.connection import Connection
+from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
+from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
+from supervisor.stores.kafka.partitions import Partition, Record, line_of
+from supervisor.stores.kafka.state import KafkaState
+from supervisor.threads import start_thread
+
+logger = logging.getLogger("supervisor")
+
+
+class ConsumerLimits(NamedTuple):
+    """Times are seconds; the others are parts of a partition's share of the buffer."""
+
+    batch: int = 500  # messages that are taken from the client at once
+    poll: float = 0.1  # for the first message
+    ask: float = 10.0  # for an answer about offsets
+    pause_at: float = 1.0
+    resume_at: float = 0.5
+
+
+USUAL_LIMITS = ConsumerLimits()
+_USUAL = {"auto.offset.reset": "earliest", "partition.assignment.strategy": "cooperative-sticky"}
+"""Settings of the client that the user may set, and whose defaults are other ones here."""
+
+
+class GroupConsumer:
+    """Reads the records of the assigned partitions into `state`, and commits what is done there."""
+
+    def __init__(
+        self, settings: KafkaSettings, state: KafkaState, emit: Callable[[GroupEvent], None],
+        limits: ConsumerLimits = USUAL_LIMITS,
+    ) -> None:  # fmt: skip
+        self.joined = False
+        """Whether the group has given this supervisor its partitions, which may be none."""
+        self._settings, self._state, self._emit, self._limits = settings, state, emit, limits
+        reset, strategy = (str(settings.kafka.get(key, usual)) for key, usual in _USUAL.items())
+        self._at_end, self._on_error = reset in ("latest", "largest", "end"), reset == "error"
+        self._cooperative = "cooperative" in strategy
+        self._numbers = topic_numbers(settings.topics)
+        self._epochs = count(1)
+        self._texts = texts = ErrorTexts(settings.bootstrap, settings.kafka)
+        self._client = Consumer(self._client_settings())
+        self.connection = Connection(self._client, settings.topics, texts)
+        self._commits = Commits(self._client, state, settings.commit_interval, emit, texts)
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def _client_settings(self) -> dict[str, Any]:
+        settings = self._settings
+        return {
+            **_USUAL,
+            **client_settings(settings.bootstrap, settings.kafka),
+            "group.id": settings.group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "on_commit": lambda error, answers: self._commits.committed(error, answers or ()),
+            "error_cb": self._client_failed,
+        }
+
+    # on any thread
+
+    def start(self) -> None:
+        """Join the group. It may be called again."""
+        if self._thread is None:
+            self._thread = start_thread(self._run, "kafka-consumer")
+
+    def stop(self, timeout: float) -> bool:
+        """Commit what is done, and leave the group. Return False if the brokers did not answer within `timeout` seconds."""
+        self._stopping.set()
+        if self._thread is None:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # on the thread
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            logger.exception("the consumer of Kafka ended by an error of its own; no further record is read")
+            self.connection.broken(f"its consumer has ended: {type(error).__name__}: {error}; restart the supervisor")
+
+    def _serve(self) -> None:
+        self._client.subscribe(
+            list(self._settings.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        while not self._stopping.is_set():
+            self._read()
+            self._pause_and_resume()
+            self._commits.commit_if_due()
+            self.connection.look()
+        self._client.close()
+
+    def _read(self) -> None:
+        first = self._client.poll(self._limits.poll)
+        if first is None:
+            return
+        messages = [first, *self._client.consume(self._limits.batch - 1, 0)]
+        with self._state.lock:
+            self._state.add_records([record for message in messages if (record := self._record(message)) is not None])
+
+    def _record(self, message: Message) -> Record | None:
+        """Return the record of a message, unless it is not to be run."""
+        topic, number, offset = message.topic(), message.partition(), message.offset()
+        partition = self._state.assignment.partitions.get((topic or "", -1 if number is None else number))
+        if (error := message.error()) is not None:
+            self._message_failed(error, partition, message)
+            return None
+        if partition is None or partition.leaving or offset is None:
+            return None
+        partition.at_end = False
+        if not partition.offsets.fetched(offset):
+            partition.changed = True
+            return None
+        _, timestamp = message.timestamp()
+        key = message.key()
+        return Record(
+            job_id(Place(self._numbers[partition.topic], partition.number, offset)), partition, offset,
+            timestamp if timestamp > 0 else None, key, message.value(), message.headers() or (),
+            line_of(self._settings.ordering, partition, key),
+        )  # fmt: skip
+
+    def _pause_and_resume(self) -> None:
+        with self._state.lock:
+            assignment, limits = self._state.assignment, self._limits
+            pausing, resuming = [], []
+            for partition in assignment.partitions.values():
+                fullness = assignment.fullness(partition)
+                if not partition.paused and fullness >= limits.pause_at:
+                    pausing.append(partition)
+                elif partition.paused and fullness <= limits.resume_at:
+                    resuming.append(partition)
+        if pausing:
+            self._client.pause([_of(partition) for partition in pausing])
+        if resuming:
+            self._client.resume([_of(partition) for partition in resuming])
+        for partition in (*pausing, *resuming):
+            partition.paused = not partition.paused
+
+    # errors
+
+    def _client_failed(self, error: KafkaError) -> None:
+        self.connection.failed(error)
+        self._emit(GroupProblem(self._texts.of(error)))
+
+    def _message_failed(self, error: KafkaError, partition: Partition | None, message: Message) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            if partition is not None:
+                partition.at_end = partition.changed = True
+                partition.offsets.reached_end(message.offset() or 0)
+                self._state.on_ready()
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
+            self._reset(partition)
+        else:
+            self._client_failed(error)
+
+    def _reset(self, partition: Partition) -> None:
+        """Read on where the user wants it (`auto.offset.reset`), since nothing is committed or the next offset does not exist any
+        more. Records that were fetched before are run, unless the topic was made anew: then their offsets mean other records."""
+        wanted = partition.offsets.position
+        if wanted is not None and self._on_error:
+            self.connection.broken(f"{partition.name}: no record {wanted} any more, and auto.offset.reset is error")
+            return
+        try:
+            low, high = self._client.get_watermark_offsets(_of(partition), timeout=self._limits.ask)
+        except KafkaException as error:
+            self._client_failed(error.args[0])
+            return
+        start = high if self._at_end else low
+        if wanted is not None:
+            if low <= wanted:
+                self._drop([partition], lost=True)
+                partition = self._assigned(partition.topic, partition.number, None, ())
+            self._emit(OffsetReset(partition.name, wanted, start))
+        partition.offsets.position = start
+        self._read_from(partition)
+
+    def _read_from(self, partition: Partition) -> None:
+        """Read the partition from its position on. All others go on as they are."""
+        if self._cooperative:
+            self._client.incremental_unassign([_of(partition)])
+            self._client.incremental_assign([_of(partition)])
+            partition.paused = False
+            return
+        with self._state.lock:
+            partitions = list(self._state.assignment.partitions.values())
+        self._client.assign([_of(each) for each in partitions])
+        for each in partitions:
+            each.paused = False
+
+    # rebalances
+
+    def _on_assign(self, client: Consumer, given: Sequence[TopicPartition]) -> None:
+        self.joined = True
+        committed = self._committed(given)
+        with self._state.lock:
+            for each in given:
+                self._assigned(each.topic, each.partition, *committed.get((each.topic, each.partition), (None, ())))
+        self._emit(PartitionsAssigned(_names(given)))
+
+    def _assigned(self, topic: str, number: int, committed: int | None, done_before: Sequence[Range]) -> Partition:
+        partition = Partition(topic, number, next(self._epochs), Offsets(committed, done_before), committed)
+        self._state.assignment.partitions[topic, number] = partition
+        return partition
+
+    def _committed(
+        self, given: Sequence[TopicPartition]
+    ) -> Mapping[tuple[str, int], tuple[int | None, Sequence[Range]]]:
+        """Return for each partition the committed offset, if there is one, and the ranges beyond it that are done."""
+        if not given:
+            return {}
+        try:
+            answers = self._client.committed(list(given), timeout=self._limits.ask)
+        except KafkaException as error:
+            self._client_failed(error.args[0])
+            return {}
+        return {
+            (it.topic, it.partition): (it.offset, done_ranges(it.offset, it.metadata))
+            for it in answers
+            if it.error is None and it.offset >= 0
+        }
+
+    def _on_revoke(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
+        partitions = self._taken(taken)
+        self._state.give_up(partitions, self._settings.revoke_timeout)
+        self._commits.commit_now(partitions)
+        self._drop(partitions, lost=False)
+
+    def _on_lost(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
+        self._drop(self._taken(taken), lost=True)
+
+    def _taken(self, taken: Sequence[TopicPartition]) -> list[Partition]:
+        with self._state.lock:
+            found = [self._state.assignment.partitions.get((it.topic, it.partition)) for it in taken]
+            return [partition for partition in found if partition is not None]
+
+    def _drop(self, partitions: Sequence[Partition], lost: bool) -> None:
+        undone = self._state.drop(partitions)
+        self._emit(PartitionsRevoked(sorted(partition.name for partition in partitions), lost, undone))
+
+
+def _of(partition: Partition) -> TopicPartition:
+    position = partition.offsets.position
+    return TopicPartition(partition.topic, partition.number, OFFSET_INVALID if position is None else position)
+
+
+def _names(given: Sequence[TopicPartition]) -> list[str]:
+    return sorted(f"{it.topic}/{it.partition}" for it in given)

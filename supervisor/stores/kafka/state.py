@@ -1,0 +1,168 @@
+"""The jobs of the assigned partitions, in memory: each transaction ends with the offsets that it has done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from supervisor.jobs import JobState
+from supervisor.stores.kafka.ids import Place, job_id
+from supervisor.stores.kafka.partitions import Assignment, Partition, Record
+from supervisor.stores.kafka.values import created_at, handler_of, headers_of, payload_of
+from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.records import EnqueueRow
+
+MAX_ENDED_BYTES = 8_000_000
+"""Payloads of failed and cancelled jobs that are kept to be shown."""
+MAX_ENDED = 1000
+
+
+class KafkaState(MemoryState):
+    """`handlers` has the handler of each topic, or None if a header of the record names it.
+
+    All methods may be called on any thread. `require_available` raises StoreUnavailable while no transaction may begin.
+    """
+
+    def __init__(
+        self, assignment: Assignment, handlers: dict[str, str | None], header: str, value: str,
+        *, clock: Callable[[], float] = time.time, require_available: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        super().__init__(clock)
+        self.assignment = assignment
+        self.require_available = require_available
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called when jobs have become ready outside of a claim."""
+        self._handlers, self._header, self._value = handlers, header, value
+        self._ended: list[int] = []  # by the open transaction
+        self._kept: deque[tuple[int, int]] = deque()  # ids of ended jobs that can still be shown, and their bytes
+        self._kept_bytes = 0
+        self._idle = threading.Condition(self.lock)
+
+    @contextmanager
+    def transaction(self, *, single: bool = False, brief: bool = False) -> Iterator[None]:
+        with self.lock:
+            if self._before is not None:
+                with super().transaction():
+                    yield
+                return
+            self.require_available()
+            self._ended.clear()
+            with super().transaction():
+                yield
+            self._finish_ended()
+
+    def change(self, job: JobRecord, **changes: Any) -> None:
+        super().change(job, **changes)
+        if job.state.terminal:
+            self._ended.append(job.id)
+
+    def add_records(self, records: Iterable[Record]) -> None:
+        """Take fetched records; those that need not wait for another become ready."""
+        ready = [(record, self._row(record)) for record in records if self.assignment.add(record)]
+        for record, row in ready:
+            self._make_ready(record, row)
+        if ready:
+            self.on_ready()
+
+    def _row(self, record: Record) -> EnqueueRow:
+        topic = record.partition.topic
+        headers = headers_of(
+            record.headers, topic=topic, partition=record.partition.number, offset=record.offset, key=record.key,
+            timestamp=record.timestamp,
+        )  # fmt: skip
+        handler = self._handlers.get(topic) or handler_of(record.headers, self._header)
+        return EnqueueRow(handler, payload_of(record.value, self._value), topic, headers=headers)
+
+    def _make_ready(self, record: Record, row: EnqueueRow) -> None:
+        now = self.now()
+        if record.id in self.jobs:  # it ended in an earlier assignment, and is still shown
+            self.remove(self.jobs[record.id])
+        created = created_at(record.timestamp, now)
+        token = record.partition.token
+        self.add(JobRecord(record.id, row, now, created, JobState.READY, age=self.next_age(), token=token))
+
+    # the end of jobs
+
+    def _finish_ended(self) -> None:
+        """Mark the offsets of ended jobs as done, and make the next records of their lines ready."""
+        woken = False
+        for id in dict.fromkeys(self._ended):
+            job = self.jobs.get(id)
+            if job is None or not job.state.terminal or job.dead_letter_state == "pending":
+                continue
+            record = self.assignment.records.get(id)
+            following = self.assignment.done(id)
+            if following is not None:
+                self._make_ready(following, self._row(following))
+                woken = True
+            if record is not None:
+                self._keep_or_remove(job)
+        self._ended.clear()
+        if any(partition.leaving for partition in self.assignment.partitions.values()):
+            self._remove_waiting()
+            self._idle.notify_all()
+        if woken:
+            self.on_ready()
+
+    def _keep_or_remove(self, job: JobRecord) -> None:
+        """Keep failed and cancelled jobs for a while, to be shown."""
+        if job.state is JobState.SUCCEEDED:
+            self.remove(job)
+            return
+        size = len(job.row.payload)
+        self._kept.append((job.id, size))
+        self._kept_bytes += size
+        while len(self._kept) > MAX_ENDED or self._kept_bytes > MAX_ENDED_BYTES:
+            oldest, size = self._kept.popleft()
+            self._kept_bytes -= size
+            ended = self.jobs.get(oldest)
+            if ended is not None and oldest not in self.assignment.records:
+                self.remove(ended)
+
+    # the end of an assignment
+
+    def give_up(self, partitions: Collection[Partition], timeout: float) -> None:
+        """Start no further job of these partitions, and wait until none of them is running or is being published as a dead letter,
+        for at most `timeout` seconds."""
+        with self.lock:
+            for partition in partitions:
+                partition.leaving = True
+            self._remove_waiting()
+            self._idle.wait_for(lambda: not self._is_busy(partitions), timeout)
+
+    def drop(self, partitions: Collection[Partition]) -> int:
+        """Forget the partitions and their jobs: outcomes of these are stale from now on. Return how many records were not done."""
+        with self.lock:
+            dropped = self.assignment.drop(partitions)
+            for record in dropped:
+                if record.id in self.jobs:
+                    self.remove(self.jobs[record.id])
+            if dropped:
+                self.on_ready()  # the engine looks which leases it still has
+            return len(dropped)
+
+    def _is_busy(self, partitions: Collection[Partition]) -> bool:
+        return any(
+            record.id in self.jobs and self.jobs[record.id].state is not JobState.READY
+            for record in self.assignment.records.values()
+            if record.partition in partitions
+        )
+
+    def _remove_waiting(self) -> None:
+        """Remove the jobs of leaving partitions that do not run."""
+        for record in self.assignment.records.values():
+            job = self.jobs.get(record.id)
+            if record.partition.leaving and job is not None and job.state in (JobState.READY, JobState.SCHEDULED):
+                self.remove(job)
+
+
+def id_of(numbers: dict[str, int], topic: str, partition: int, offset: int) -> int:
+    return job_id(Place(numbers[topic], partition, offset))
+
+
+def names(partitions: Iterable[Partition]) -> Sequence[str]:
+    return sorted(partition.name for partition in partitions)

@@ -1,0 +1,145 @@
+"""The Kafka store: a consumer group whose records are jobs, in the memory of the supervisor that has their partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+from supervisor.config.kafka import KafkaSettings
+from supervisor.errors import Unsupported
+from supervisor.jobs import JobState
+from supervisor.kafka_events import GroupEvent
+from supervisor.stores.kafka.consumer import GroupConsumer
+from supervisor.stores.kafka.dead_letters import DeadLetters
+from supervisor.stores.kafka.group import Group
+from supervisor.stores.kafka.partitions import Assignment
+from supervisor.stores.kafka.producing import Producing
+from supervisor.stores.kafka.queries import Remaining
+from supervisor.stores.kafka.state import KafkaState
+from supervisor.stores.memory.operator import OperatorChanges
+from supervisor.stores.memory.ownership import Ownership
+from supervisor.stores.memory.queries import Queries
+from supervisor.stores.memory.queue import Queue
+from supervisor.stores.memory.settle import Settles
+from supervisor.stores.operator_commands import BatchedCommands
+from supervisor.stores.records import OperatorResult
+from supervisor.stores.sinks import Sinks
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LEAVE = 5.0
+"""Seconds, at most, for the last commit and for leaving the group."""
+ASK_SUPERVISOR = "its jobs are in the memory of the supervisor that runs them; ask that one by HTTP (`http.listen`)"
+REDRIVE = "send its dead letters back with: supervisor dlq redrive --from-topic TOPIC.dlq"
+
+
+class KafkaStore:
+    """Implements `supervisor.stores.protocol.Store`. A supervisor joins; a program that has not joined sees what the brokers know of
+    the group, and can enqueue."""
+
+    def __init__(self, settings: KafkaSettings) -> None:
+        self.url = settings.shown
+        self._settings = settings
+        self._emit: Callable[[GroupEvent], None] = lambda event: None
+        self._consumer: GroupConsumer | None = None
+        self._group: Group | None = None
+        self._producing = Producing(settings)
+        assignment = Assignment(settings.buffer.records, settings.buffer.size)
+        self.state = state = KafkaState(assignment, settings.topics, settings.handler_header, settings.value)
+        self._owner = owner = Ownership(state)
+        state.on_ready = owner.notify_self
+        queue, settles, dead_letters = Queue(state, owner), Settles(state, owner), DeadLetters(state, owner)
+        self._queries = queries = Queries(state, owner)
+        remaining = Remaining(state, queries, lambda: self._consumer is not None and self._consumer.joined)
+        self._commands = commands = BatchedCommands(OperatorChanges(state), state.transaction, owner.notify)
+        self.enqueue, self.transaction, self.clock = self._producing.enqueue, state.transaction, state.clock
+        self.notify, self.announce, self.watch_owners = owner.notify, owner.announce, owner.watch_owners
+        self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
+        self.look, self.claim, self.paused, self.make_due = queue.look, queue.claim, queue.paused, queue.make_due
+        self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
+        self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
+        self.expired_leases, self.repair, self.prune = settles.expired_leases, queries.repair, commands.prune
+        self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
+        self.mark_accepted, self.sinks = dead_letters.mark_accepted, queries.sinks
+        self.remaining = self._inside("count jobs", remaining.remaining)
+        self.oldest_ready = self._inside("show how long jobs wait", queries.oldest_ready)
+        self.get, self.get_many = self._inside("show a job", queries.get), self._inside("show jobs", queries.get_many)
+        self.ended = self._inside("wait for jobs", queries.ended)
+        self.list_jobs = self._inside("list jobs", queries.list_jobs)
+        self.find_jobs = self._inside("find jobs", queries.find_jobs)
+        self.failures = self._inside("show failures", queries.failures)
+        self.cancel = self._inside("cancel jobs", commands.cancel)
+        self.pause = self._inside("pause a queue", commands.pause)
+        self.drop_sink = self._inside("drop a sink", commands.drop_sink)
+
+    def _inside(self, what: str, call: Callable[P, R]) -> Callable[P, R]:
+        """Return the call as programs may make it: only in the supervisor that has the jobs."""
+
+        @wraps(call)
+        def guarded(*arguments: P.args, **named: P.kwargs) -> R:
+            if self._owner.name is None:
+                raise Unsupported(what, ASK_SUPERVISOR)
+            return call(*arguments, **named)
+
+        return guarded
+
+    # a supervisor
+
+    def report_to(self, emit: Callable[[GroupEvent], None]) -> None:
+        """From now on call `emit`, on any thread, with what happens in the group."""
+        self._emit = emit
+
+    def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
+        if self._consumer is None:
+            self._consumer = GroupConsumer(self._settings, self.state, lambda event: self._emit(event))
+            self.state.require_available = self._consumer.connection.require
+        self._consumer.connection.require_topics()
+        self._owner.join(owner, host, pid, sinks)
+        self._consumer.start()
+        return None
+
+    def leave(self) -> None:
+        """Commit what is done, and leave the group."""
+        self._stop()
+        self._owner.leave()
+
+    def _stop(self) -> None:
+        if self._consumer is not None:
+            self._consumer.stop(LEAVE)
+
+    # programs and people
+
+    def stats(self) -> dict[str, Any]:
+        return self.group.stats() if self._owner.name is None else self._queries.stats()
+
+    @property
+    def group(self) -> Group:
+        if self._group is None:
+            self._group = Group(self._settings)
+        return self._group
+
+    def retry(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
+        """Make scheduled jobs due now. Others are refused: the record of one that has ended is done."""
+        retry = self._inside("retry jobs", self._commands.retry)
+        return retry(ids, force, only=JobState.SCHEDULED if only is None else only)
+
+    def redrive(
+        self, ids: Sequence[int] | None, force: bool = False, *, only: JobState | None = None
+    ) -> OperatorResult:
+        raise Unsupported("redrive by the id of a job", REDRIVE)
+
+    def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
+        raise Unsupported("delete jobs", "cancel them: their records stay in the topic until its retention ends")
+
+    def purge(self, force: bool = False) -> OperatorResult:
+        raise Unsupported(
+            "purge dead letters", "they are records of the dead-letter topics: delete these records there"
+        )
+
+    def close(self) -> None:
+        self._stop()
+        self._producing.close()
+        if self._group is not None:
+            self._group.close()
