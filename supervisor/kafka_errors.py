@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TO
 UNREACHABLE = frozenset(
     {"_ALL_BROKERS_DOWN", "_TRANSPORT", "_RESOLVE", "_FAIL", "_MSG_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE"}
 )
+_STATE = re.compile(r" \(after \d+ms in state \w+[^)]*\)")
 REACH = "check the addresses in bootstrap, and that the brokers run"
 
 _NO_TOPIC = "the topic does not exist; create it, or let the brokers create topics (auto.create.topics.enable)"
@@ -60,7 +62,7 @@ class ErrorTexts:
         """Return that no broker has answered, or the error of the connections that explains it."""
         if cause is not None and cause.name() not in UNREACHABLE:
             return self.of(cause, topic)
-        why = f"no broker has answered ({cause.str()})" if cause else "no broker has answered in time"
+        why = f"no broker has answered ({without_state(cause.str())})" if cause else "no broker has answered in time"
         return self._line(topic, f"{why}; {REACH}")
 
     def setting(self, error: KafkaError) -> str:
@@ -70,6 +72,11 @@ class ErrorTexts:
     def _line(self, topic: str | None, text: str) -> str:
         where = f"{self._bootstrap}: topic {topic}" if topic else self._bootstrap
         return " ".join(self.mask(f"{where}: {text}").split())
+
+
+def without_state(text: str) -> str:
+    """Return a text of librdkafka without the state of its connection, which means nothing to a person."""
+    return _STATE.sub("", text).replace("/bootstrap:", ":")
 
 
 def _secrets(kafka: Mapping[str, Any]) -> Iterator[str]:
