@@ -19,7 +19,7 @@ _STATE = re.compile(r" \(after \d+ms in state \w+[^)]*\)")
 REACH = "check the addresses in bootstrap, and that the brokers run"
 
 _NO_TOPIC = "the topic does not exist; create it, or let the brokers create topics (auto.create.topics.enable)"
-_DENIED = "the user of this client has no right to {right}; grant it that (ACL)"
+_DENIED = "the user of this client has no right to %s; grant it that (ACL)"
 _LOGIN = "the brokers refuse the login; check security.protocol and the keys sasl.… of kafka"
 _TOO_LARGE = "a record is too large; raise max.message.bytes of the topic, and message.max.bytes of kafka"
 _REPLICAS = "too few replicas are in sync; start the missing brokers, or lower min.insync.replicas"
@@ -28,9 +28,9 @@ _REMEDIES: Mapping[str, str] = {
     "_UNKNOWN_TOPIC": _NO_TOPIC,
     "_UNKNOWN_PARTITION": "the topic has no such partition",
     "TOPIC_EXCEPTION": "no topic can have this name; expected at most 249 of A-Z, a-z, 0-9, '.', '_' and '-'",
-    "TOPIC_AUTHORIZATION_FAILED": _DENIED.format(right="this topic"),
-    "GROUP_AUTHORIZATION_FAILED": _DENIED.format(right="read as this group"),
-    "CLUSTER_AUTHORIZATION_FAILED": _DENIED.format(right="use the cluster (IdempotentWrite, before Kafka 2.8)"),
+    "TOPIC_AUTHORIZATION_FAILED": _DENIED % "this topic",
+    "GROUP_AUTHORIZATION_FAILED": _DENIED % "read as this group",
+    "CLUSTER_AUTHORIZATION_FAILED": _DENIED % "use the cluster (IdempotentWrite, before Kafka 2.8)",
     "SASL_AUTHENTICATION_FAILED": _LOGIN,
     "UNSUPPORTED_SASL_MECHANISM": _LOGIN,
     "_AUTHENTICATION": _LOGIN,
