@@ -133,8 +133,8 @@ class Publisher:
     def publish(
         self,
         records: Sequence[Record],
-        places: dict[int, tuple[int, int]] | None = None,
         within: float = MESSAGE_TIMEOUT,
+        places: dict[int, tuple[int, int]] | None = None,
     ) -> dict[int, Refused]:
         """Publish records, and return the index and the reason of each that the brokers have not acknowledged. Put into `places` by
         index the partition and the offset of those that they have.
@@ -162,8 +162,9 @@ class Publisher:
         for index, record in enumerate(batch.records):
             batch.send(producer, index, record)
         while batch.open and time.monotonic() < started + seconds:
+            acknowledged = len(batch.places)
             producer.poll(POLL)
-            if batch.places:
+            if len(batch.places) > acknowledged:
                 self._all_down = False
             if self._all_down and time.monotonic() - started >= DOWN_FOR:
                 break

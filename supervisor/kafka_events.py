@@ -13,7 +13,7 @@ class PartitionsAssigned(NamedTuple):
 
 
 class PartitionsRevoked(NamedTuple):
-    """The group has taken these partitions away. Records that were not done are run by their next owner; with `lost`, also those
+    """These partitions are given up, since the group gives them to another supervisor. Records that were not done are run by their next owner; with `lost`, also those
     that are done and were not committed."""
 
     partitions: Sequence[str]

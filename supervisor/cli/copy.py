@@ -13,7 +13,7 @@ from supervisor.cli.exit_codes import DONE
 from supervisor.cli.options import config_option
 from supervisor.cli.store_access import once_available
 from supervisor.config.settings import Settings, absolute
-from supervisor.errors import StoreError
+from supervisor.errors import StoreError, Unsupported
 from supervisor.jobs import JobState
 from supervisor.stores.opening import open_store, settings_of
 from supervisor.stores.transfer import Transferable, TransferReport, transfer_jobs, transferable_counts, undo_transfer
@@ -80,7 +80,9 @@ def _open(settings: Settings, url: str | None, *, create: bool) -> Transferable:
     if isinstance(store, Transferable):
         return store
     store.close()
-    raise StoreError(f"{store_settings.shown}: jobs of such a store can't be transferred")
+    raise Unsupported(
+        "give or take all of its jobs", f"copy is only for SQLite and PostgreSQL, and this is {store_settings.shown}"
+    )
 
 
 def _report(report: TransferReport, source: str, target: str) -> None:

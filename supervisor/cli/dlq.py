@@ -116,7 +116,7 @@ def drop_sink(name: str, force: bool) -> int:
 
 
 def _drop_sink(store: Store, name: str, kept_in: Path | None) -> int:
-    sinks = {row["sink"]: row for row in store.stats()["sinks"]}
+    sinks = {row["sink"]: row for row in store.sinks()}
     waited_for = [sink for sink, row in sinks.items() if row["pending"]]
     if name not in waited_for:
         raise UserMistake(f"no pending dead letter waits for sink {name!r}{did_you_mean_or_all(name, waited_for)}")

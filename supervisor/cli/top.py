@@ -12,6 +12,7 @@ from supervisor.cli.context import UserMistake, current_context, load_settings
 from supervisor.cli.exit_codes import DONE
 from supervisor.cli.options import config_option, interval_of, read_with
 from supervisor.cli.store_access import opener_of
+from supervisor.errors import Unsupported
 from supervisor.stores.store_thread import StoreThread
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def top(interval: float) -> int:
         app.run(mouse=False)
     finally:
         store.close()
+    if isinstance(app.failure, Unsupported):
+        raise UserMistake(f"top: {app.failure}; or use: supervisor status --watch")
     if app.failure is not None:
         raise app.failure
     return DONE

@@ -1,7 +1,8 @@
 """Access to a store from any thread of a program that may fork.
 
 SQLite's locks belong to the process, but a forked child has a copy of the memory in which its parent noted them. It would write
-to a log that others, who see no lock, have removed, and its jobs would be lost. So no SQLite file is open during a fork.
+to a log that others, who see no lock, have removed, and its jobs would be lost. So no SQLite file is open during a fork. A client
+of Kafka has threads, which the child would lack: it is closed too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from supervisor.stores.opening import BUILT_IN, open_store
 if TYPE_CHECKING:
     from supervisor.stores.protocol import Store
 
+NOT_FORKED = frozenset({"sqlite", "kafka"})
+"""The stores that are closed before a fork."""
+
 _inherited: list[Store] = []
 """Stores that were open at a fork. They are never closed, not even by garbage collection: that would disturb the parent's."""
 
@@ -35,7 +39,7 @@ class Use(Enum):
     NONE = 0
     UNDER_WAY = 1
     IMPOSSIBLE = 2
-    """The process was forked while the forking thread used a SQLite file: by a signal handler, for example."""
+    """The process was forked while the forking thread used such a store: by a signal handler, for example."""
 
 
 class StoreAccess:
@@ -53,7 +57,7 @@ class StoreAccess:
         self._lock = threading.RLock()  # held during one use only, so that forks and other threads wait for one at most
         self._use = Use.NONE
         self._last_problem = ""
-        self._closes_for_forks = settings.store.scheme == "sqlite"
+        self._closes_for_forks = settings.store.scheme in NOT_FORKED
         with _registry:
             _all.add(self)
 
@@ -76,7 +80,7 @@ class StoreAccess:
             if self._use is Use.IMPOSSIBLE:
                 raise self._error(
                     "this process was forked while the thread that forked it was using the client: "
-                    "SQLite can't be used in it any more"
+                    "its store can't be used in it any more"
                 )
             self._use = Use.UNDER_WAY
             try:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from supervisor.config.settings import HttpSettings
-from supervisor.errors import StoreError
+from supervisor.errors import StoreError, Unsupported
 from supervisor.http import api, login
 from supervisor.http.access import Access
 from supervisor.http.callers import Callers
@@ -50,6 +50,7 @@ def application(
         api.BadRequest: partial(_error, pages, 400),
         api.NotFound: partial(_error, pages, 404),
         api.Conflict: partial(_error, pages, 409),
+        Unsupported: partial(_error, pages, 409),
         StoreError: partial(_error, pages, 503),
         HTTPException: partial(_http_error, pages),
         ClientDisconnect: _nobody_reads,

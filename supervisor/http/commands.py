@@ -72,7 +72,7 @@ class Commands:
             return await self._change_one(asked, command)
 
         in_path, forms = (values.ID,), (values.ONE_JOB,)
-        return Operation(method, path, summary, call, schemas.CHANGED_JOB, in_path, forms=forms, errors=(404, 409))
+        return Operation(method, path, summary, call, schemas.CHANGED_JOB, in_path, forms=forms, errors=(404,))
 
     def _many(self, path: str, summary: str, command: Command, without: JobFilter | None = None) -> Operation:
         async def call(asked: Values) -> Response:
@@ -91,7 +91,7 @@ class Commands:
         async def call(_: Values) -> Response:
             return self._resize(by)
 
-        return Operation("POST", path, summary, call, schemas.RESIZED, errors=(409,))
+        return Operation("POST", path, summary, call, schemas.RESIZED)
 
     async def _change_one(self, asked: Values, command: Command) -> Response:
         id, force = asked["id"], asked["force"]

@@ -15,7 +15,7 @@ ERRORS = {
     401: "There is no token, or a wrong one.",
     403: "The server is read only, or the request comes from a page of another site.",
     404: "There is no such job.",
-    409: "The state of the job, or of the supervisor, does not allow it.",
+    409: "The state of the job or of the supervisor does not allow it, or the store can't do it at all.",
     408: "The body took too long.",
     413: "The body is too large.",
     421: "The host is not this server.",
@@ -23,7 +23,7 @@ ERRORS = {
     431: "The headers are too large.",
     503: "The store is unavailable or has not answered in time, or the supervisor has not started yet.",
 }
-OF_ANY = (400, 401, 403, 408, 413, 421, 429, 431, 503)
+OF_ANY = (400, 401, 403, 408, 409, 413, 421, 429, 431, 503)
 
 
 def description(operations: Iterable[Operation]) -> dict[str, Any]:

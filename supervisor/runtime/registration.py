@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from supervisor.config.settings import Settings
 from supervisor.engine.tasks import drop_error
 from supervisor.errors import StoreBroken, StoreUnavailable
-from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable
+from supervisor.events import Bus, Event, StoreAvailableAgain, StoreBecameUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.stores.opening import BUILT_IN, attempts_while_unavailable, open_store
-from supervisor.stores.protocol import Store
+from supervisor.stores.protocol import Reports, Store
 from supervisor.workers.blame import HOST
 from supervisor.workers.system.orphans import end_programs_of
 
@@ -34,6 +34,7 @@ class Registration:
     owner: str
     bus: Bus
     plugins: PluginManager
+    emit_from_thread: Callable[[Event], None]
     horizon: float | None = None
     executor: Executor | None = None
     owner_fd: int | None = None
@@ -78,6 +79,8 @@ class Registration:
             openers = {} if self.is_built_in else self.plugins.merged("supervisor_stores")
             store = open_store(self.settings.store, create=True, base=self.settings.base, openers=openers)
             store.watch_owners(end_programs_of)
+            if isinstance(store, Reports):
+                store.report_to(self.emit_from_thread)
             self.store = store
         if self.horizon is not None and self.latest is None:
             self.latest = store.clock() + self.horizon

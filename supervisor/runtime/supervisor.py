@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import random
 
 from supervisor import events
@@ -122,7 +123,8 @@ class Supervisor:
 
     def _make_parts(self, loop: asyncio.AbstractEventLoop) -> Parts:
         def emit_from_thread(event: Event) -> None:
-            loop.call_soon_threadsafe(self.bus.emit, event)
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(self.bus.emit, event)
 
         workers = self.settings.workers
         pool = Pool(
@@ -134,7 +136,9 @@ class Supervisor:
         return Parts(
             pool=pool,
             plugins=plugins,
-            registration=Registration(self.settings, self.owner, self.bus, plugins, self._horizon, self._executor),
+            registration=Registration(
+                self.settings, self.owner, self.bus, plugins, emit_from_thread, self._horizon, self._executor
+            ),
             forkservers=Forkservers(self.owner, pool, loop),
             hooks=HookRunner(plugins, self.bus, emit_from_thread),
         )

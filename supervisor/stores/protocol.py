@@ -14,10 +14,11 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from supervisor.config.settings import RetentionSettings
-from supervisor.events import MAX_COUNTED
+from supervisor.events import MAX_COUNTED, Event
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.job_reports import JobReport
 from supervisor.stores.oldest import OldestReady
+from supervisor.stores.problems import Problem
 from supervisor.stores.records import (
     ClaimRequest,
     DeadLetter,
@@ -251,3 +252,14 @@ class WithRights(Protocol):
 
     def missing_rights(self) -> list[str]:
         """Return the `grant` statements that this role needs to run jobs, without those that it has."""
+
+
+@runtime_checkable
+class Reports(Protocol):
+    """A store in which something happens that no call to it has caused."""
+
+    def report_to(self, emit: Callable[[Event], None]) -> None:
+        """From now on call `emit`, on any thread, with each event of the store."""
+
+    def problems(self) -> list[Problem]:
+        """Return what the store can't do although it is available. It may be called on any thread."""

@@ -22,6 +22,10 @@ _FLAT = frozenset({str, int, bool, type(None)})
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME
 
 
+NO_VALUE = "!"
+"""Begins a text that stands in place of JSON, since a store has found no value: the reason follows."""
+
+
 class NotJSON(ValueError):
     """A value that is not strict JSON, or JSON that is too large. The message names the value and what was expected."""
 
@@ -52,7 +56,7 @@ def decode(text: str | bytes, what: str = "payload") -> Any:
     try:
         value = orjson.loads(text)
     except (ValueError, TypeError) as error:
-        raise NotJSON(f"{what}: not JSON: {error}") from None
+        raise NotJSON(f"{what}: {_reason(text) or f'not JSON: {error}'}") from None
     # Hot path: a value from orjson can be wrong in two ways only, and most texts are too short for either.
     if len(text) < _LONG:
         return value
@@ -62,6 +66,10 @@ def decode(text: str | bytes, what: str = "payload") -> Any:
     if len(plain) >= _LONG and _LONG_NUMBER.search(plain):  # second, since json raises RecursionError for deep text
         json.loads(plain, parse_int=lambda digits: _exact(digits, what))
     return value
+
+
+def _reason(text: str | bytes) -> str:
+    return text.removeprefix(NO_VALUE) if isinstance(text, str) and text.startswith(NO_VALUE) else ""
 
 
 def decode_object(text: str, what: str) -> dict[str, Any]:

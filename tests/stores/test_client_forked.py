@@ -102,7 +102,7 @@ def test_a_fork_in_the_middle_of_a_call_on_the_same_thread_is_reported(client):
     """As a signal handler may fork."""
 
     def work() -> None:
-        with pytest.raises(StoreError, match="was using the client: SQLite can't be used in it any more"):
+        with pytest.raises(StoreError, match="was using the client: its store can't be used in it any more"):
             client.enqueue("b")
 
     assert client._ask(lambda store: in_child(work)) == 0

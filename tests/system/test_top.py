@@ -81,6 +81,34 @@ def test_a_fault_restores_the_terminal_and_shows_where_it_is(command: Command) -
         assert terminal.modes == terminal.modes_before
 
 
+def test_a_store_that_has_no_jobs_to_show_is_named_after_the_terminal_was_restored(command: Command) -> None:
+    plugin = """
+        from supervisor import hookimpl
+        from supervisor.errors import Unsupported
+        from supervisor.stores.memory.store import MemoryStore
+
+        class Narrow(MemoryStore):
+            def __init__(self):
+                super().__init__()
+                self.find_jobs = self.list_jobs = self.refuse
+
+            def refuse(self, *arguments, **named):
+                raise Unsupported("list jobs", "ask its supervisor")
+
+        @hookimpl
+        def supervisor_stores():
+            return {"narrow": lambda settings, create, base: Narrow()}
+    """
+    command.write(config="store: {type: narrow}\n", plugins={"narrow.py": plugin})
+    with InTerminal(command, "top") as terminal:
+        assert terminal.wait() == 2
+        assert (
+            "Error: top: this store can't list jobs: ask its supervisor; or use: supervisor status --watch"
+            in " ".join(terminal.text.split())
+        )
+        assert terminal.modes == terminal.modes_before
+
+
 def test_a_mistake_is_named_after_the_terminal_was_restored(command: Command) -> None:
     command.write(config="store: sqlite:///folder/\n")
     (command.folder / "folder").mkdir()

@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from supervisor.errors import Unsupported
 from supervisor.http.pages import actions
 from supervisor.jobs import JobState
 from supervisor.stores.records import EnqueueRow, Presence
 from tests.stores.factories import MemoryFactory, SqliteFactory, StoreFactory, make_dead, put, take
 from tests.unit.http_site import Site
+from tests.unit.wrapped_store import WrappedStore
 
 
 @pytest.fixture(params=[MemoryFactory, SqliteFactory])
@@ -47,6 +49,31 @@ def all_ids(site: Site, path: str) -> list[int]:
         answer = site.ask(f"{path}&before={answer.body['next']}")
         found += ids(answer)
     return found
+
+
+def test_what_a_store_does_not_support_is_a_conflict_with_what_to_do_instead() -> None:
+    class Narrow(WrappedStore):
+        def refuse(self, *arguments: Any, **named: Any) -> Any:
+            raise Unsupported("do this", "ask another")
+
+        find_jobs = failures = cancel = delete = redrive = pause = refuse
+
+    narrow = Site(cast(Any, Narrow()))
+    try:
+        for method, path, body in (
+            ("GET", "/api/jobs", None),
+            ("GET", "/api/failures", None),
+            ("POST", "/api/jobs/1/cancel", None),
+            ("DELETE", "/api/jobs/1", None),
+            ("POST", "/api/jobs/delete", {"ids": [1]}),
+            ("POST", "/api/dlq/redrive", None),
+            ("POST", "/api/queues/q/pause", None),
+        ):
+            answer = narrow.ask(path, method, body)
+            assert (answer.status, answer.body) == (409, {"error": "this store can't do this: ask another"}), path
+        assert narrow.ask("/api/status").status == 200
+    finally:
+        narrow.close()
 
 
 def test_jobs_are_shown_by_the_page(site: Site, store: Any) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from supervisor.config.settings import Settings
-from supervisor.errors import StoreError
+from supervisor.errors import StoreError, Unsupported
 from supervisor.stores.opening import scratch_schema_of
 
 PREFIX = "supervisor-bench-"
@@ -49,7 +49,9 @@ def temporary_store(settings: Settings) -> Iterator[TemporaryStore]:
             description = f"a schema of its own in {store.shown}"
             yield TemporaryStore(changed, folder, description, scratch.synchronous_commit)
     else:
-        raise StoreError(f"store: {store.shown}: bench can make a temporary store only for SQLite and PostgreSQL")
+        raise Unsupported(
+            "have a temporary one beside it", f"bench is only for SQLite and PostgreSQL, and this is {store.shown}"
+        )
 
 
 def _with_store(settings: Settings, **changed: Any) -> Settings:

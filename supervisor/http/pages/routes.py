@@ -12,7 +12,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import BaseRoute, Route
 
 from supervisor.config.settings import HttpSettings
-from supervisor.errors import StoreError
+from supervisor.errors import StoreError, Unsupported
 from supervisor.http.errors import NotFound
 from supervisor.http.pages import static_files
 from supervisor.http.pages.actions import Actions
@@ -106,6 +106,8 @@ class Pages:
             parts = {id: self._templates.get_template(name).render(facts) for id, name in of.parts.items()}
         except NotFound as error:
             return Update("gone", {}, str(error))
+        except Unsupported as error:
+            return Update("failed", {}, str(error))
         except StoreError:
             raise
         except Exception as error:  # a page that can't be made must end neither the others nor the supervisor

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -12,6 +13,10 @@ from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import CommitFailed, GroupEvent, OffsetsCommitted
 from supervisor.stores.kafka.partitions import Partition
 from supervisor.stores.kafka.state import KafkaState
+from supervisor.threads import start_thread
+
+LAST_COMMIT = 5.0
+"""Seconds for the commit before a partition is given up."""
 
 Emit = Callable[[GroupEvent], None]
 
@@ -23,7 +28,7 @@ class _Sent(NamedTuple):
 
 
 class Commits:
-    """All methods are called on the thread that polls. One commit is under way at a time, so that none overtakes another."""
+    """All public methods are called on the thread that polls. One commit is under way at a time, so that none overtakes another."""
 
     def __init__(
         self, client: Consumer, state: KafkaState, interval: float, emit: Emit, texts: ErrorTexts,
@@ -31,8 +36,13 @@ class Commits:
     ) -> None:  # fmt: skip
         self._client, self._state, self._interval, self._emit = client, state, interval, emit
         self._texts, self._now = texts, now
+        self.failing_since: float | None = None
+        self.error = ""
+        """Of the last commit, while commits fail."""
         self._under_way: list[_Sent] = []
         self._due = now() + interval
+        self._last_commits: SimpleQueue[tuple[list[TopicPartition], SimpleQueue[Any]]] = SimpleQueue()
+        start_thread(self._commit_last, "kafka-commit")
 
     def commit_if_due(self) -> None:
         if self._now() < self._due or self._under_way:
@@ -52,15 +62,34 @@ class Commits:
         self._note(sent, error, answers)
 
     def commit_now(self, partitions: Collection[Partition]) -> None:
-        """Commit what these partitions have done, before they are given up. The client bounds the time that it takes."""
+        """Commit what these partitions have done, before they are given up, for at most LAST_COMMIT seconds: the client itself
+        has no limit for it."""
         if not (sent := self._done(partitions)):
             return
+        answered: SimpleQueue[tuple[KafkaError | None, Sequence[TopicPartition]]] = SimpleQueue()
+        self._last_commits.put((_offsets(sent), answered))
         try:
-            answers = self._client.commit(offsets=_offsets(sent), asynchronous=False)
-        except KafkaException as error:
-            self._note(sent, error.args[0], ())
-        else:
-            self._note(sent, None, answers or ())
+            self._note(sent, *answered.get(timeout=LAST_COMMIT))
+        except Empty:
+            partitions = [each.partition for each in sent]
+            self._failed(partitions, f"no broker has answered within {LAST_COMMIT:g}s, and the partitions are given up")
+
+    def _commit_last(self) -> None:
+        """Make the commits of `commit_now`, on a thread of their own."""
+        while True:
+            offsets, answered = self._last_commits.get()
+            try:
+                answered.put((None, self._client.commit(offsets=offsets, asynchronous=False) or ()))
+            except KafkaException as error:
+                answered.put((error.args[0], ()))
+            except RuntimeError:  # the client was closed meanwhile
+                answered.put((KafkaError(KafkaError._DESTROY), ()))
+
+    def _failed(self, partitions: Iterable[Partition], error: str) -> None:
+        self.error = error
+        if self.failing_since is None:
+            self.failing_since = self._now()
+        self._emit(CommitFailed(sorted(partition.name for partition in partitions), error))
 
     def _done(self, partitions: Collection[Partition]) -> list[_Sent]:
         """Return what has changed since the last commit."""
@@ -84,8 +113,9 @@ class Commits:
         for partition in failed:
             partition.changed = True
         if failed:
-            names = sorted(partition.name for partition in failed)
-            self._emit(CommitFailed(names, self._texts.of(next(iter(failed.values())))))
+            self._failed(failed, self._texts.of(next(iter(failed.values()))))
+        else:
+            self.failing_since, self.error = None, ""
         done = [each for each in sent if each.partition not in failed]
         for each in done:
             each.partition.committed = each.offset

@@ -16,7 +16,7 @@ BROKEN = frozenset({
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.FENCED_INSTANCE_ID,
     KafkaError._FATAL,
 })  # fmt: skip
-"""Errors that do not go away by themselves."""
+"""Errors that last until a person has done something."""
 
 
 class ConnectionLimits(NamedTuple):
@@ -27,11 +27,14 @@ class ConnectionLimits(NamedTuple):
     idle: float = 5.0  # without any answer, until they are asked
 
 
+USUAL_LIMITS = ConnectionLimits()
+
+
 class Connection:
     """Asks the brokers after an error, or when nothing has been received for a while. `look` is called on the thread that polls."""
 
     def __init__(
-        self, client: Consumer, topics: Collection[str], texts: ErrorTexts, limits: ConnectionLimits = ConnectionLimits(),
+        self, client: Consumer, topics: Collection[str], texts: ErrorTexts, limits: ConnectionLimits = USUAL_LIMITS,
         now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._client, self._topics, self._texts, self._limits, self._now = client, topics, texts, limits, now
@@ -52,11 +55,13 @@ class Connection:
         self._answered, self._suspect, self._unavailable, self._cause = self._now(), False, "", None
 
     def broken(self, error: str) -> None:
-        """Note an error that does not go away by itself: no job starts until a person has done something."""
+        """Note an error that lasts until a person has done something: no job starts until then."""
         self._broken = error
 
     def failed(self, error: KafkaError) -> None:
         """Note an error that the client has reported by itself."""
+        if error.code() == KafkaError._FATAL:
+            self.broken(f"{self._texts.of(error)}; restart the supervisor")
         self._suspect = self._suspect or error.code() == KafkaError._ALL_BROKERS_DOWN
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self._cause = error

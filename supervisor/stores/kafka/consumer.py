@@ -6,8 +6,10 @@ A partition whose share of the buffer is used up is paused, not left unread. All
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -23,6 +25,8 @@ from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
 from supervisor.stores.kafka.state import KafkaState
+from supervisor.stores.kafka.values import RawHeaders
+from supervisor.stores.problems import Problem
 from supervisor.threads import start_thread
 
 logger = logging.getLogger("supervisor")
@@ -36,9 +40,17 @@ class ConsumerLimits(NamedTuple):
     ask: float = 10.0  # for an answer about offsets
     pause_at: float = 1.0
     resume_at: float = 0.5
+    patience: float = 10.0  # with failing commits, until they are a problem
+    join: float = 60.0  # until the group should have given partitions
+    recent: float = 30.0  # for which an error of the client is a problem
 
 
 USUAL_LIMITS = ConsumerLimits()
+COMMITS_FAIL = "look at the brokers; records that are done are run again if this supervisor ends before a commit"
+NOT_JOINED = (
+    "look at the log of the brokers, and whether other members of the group hang; a new member waits for all of them"
+)
+_BROKERS_DOWN = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
 _USUAL = {"auto.offset.reset": "earliest", "partition.assignment.strategy": "cooperative-sticky"}
 """Settings of the client that the user may set, and whose defaults are other ones here."""
 
@@ -63,6 +75,8 @@ class GroupConsumer:
         self.connection = Connection(self._client, settings.topics, texts)
         self._commits = Commits(self._client, state, settings.commit_interval, emit, texts)
         self._stopping = threading.Event()
+        self._ended = False
+        self._started, self._reported_at, self._reported = time.monotonic(), -math.inf, ""
         self._thread: threading.Thread | None = None
 
     def _client_settings(self) -> dict[str, Any]:
@@ -89,10 +103,21 @@ class GroupConsumer:
     def stop(self, timeout: float) -> bool:
         """Commit what is done, and leave the group. Return False if the brokers did not answer within `timeout` seconds."""
         self._stopping.set()
-        if self._thread is None:
-            return True
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        return self._thread is None or self._state.wait_until(lambda: self._ended, timeout)
+
+    def problems(self) -> list[Problem]:
+        """Return what goes wrong in the group although the brokers answer."""
+        now, commits = time.monotonic(), self._commits
+        found = []
+        if commits.failing_since is not None and now - commits.failing_since > self._limits.patience:
+            what = f"no offset was committed for {now - commits.failing_since:.0f}s: {commits.error}"
+            found.append(Problem("commits", what, COMMITS_FAIL))
+        if not self.joined and now - self._started > self._limits.join:
+            what = f"the group {self._settings.group} has given no partition for {now - self._started:.0f}s"
+            found.append(Problem("group", what, NOT_JOINED))
+        if now - self._reported_at < self._limits.recent:
+            found.append(Problem("kafka", self._reported, "look at the brokers; the client tries again by itself"))
+        return found
 
     # on the thread
 
@@ -102,6 +127,9 @@ class GroupConsumer:
         except Exception as error:
             logger.exception("the consumer of Kafka ended by an error of its own; no further record is read")
             self.connection.broken(f"its consumer has ended: {type(error).__name__}: {error}; restart the supervisor")
+        finally:
+            self._ended = True
+            self._state.woke()
 
     def _serve(self) -> None:
         self._client.subscribe(
@@ -112,12 +140,16 @@ class GroupConsumer:
             self._pause_and_resume()
             self._commits.commit_if_due()
             self.connection.look()
+        self._give_up(
+            list(self._state.assignment.partitions.values())
+        )  # here, since a client that closes commits no more
         self._client.close()
 
     def _read(self) -> None:
         first = self._client.poll(self._limits.poll)
         if first is None:
             return
+        self.connection.answered()
         messages = [first, *self._client.consume(self._limits.batch - 1, 0)]
         with self._state.lock:
             self._state.add_records([record for message in messages if (record := self._record(message)) is not None])
@@ -139,7 +171,7 @@ class GroupConsumer:
         key = message.key()
         return Record(
             job_id(Place(self._numbers[partition.topic], partition.number, offset)), partition, offset,
-            timestamp if timestamp > 0 else None, key, message.value(), message.headers() or (),
+            timestamp if timestamp > 0 else None, key, message.value(), _headers(message),
             line_of(self._settings.ordering, partition, key),
         )  # fmt: skip
 
@@ -164,7 +196,9 @@ class GroupConsumer:
 
     def _client_failed(self, error: KafkaError) -> None:
         self.connection.failed(error)
-        self._emit(GroupProblem(self._texts.of(error)))
+        if error.code() not in _BROKERS_DOWN:
+            self._reported, self._reported_at = self._texts.of(error), time.monotonic()
+            self._emit(GroupProblem(self._reported))
 
     def _message_failed(self, error: KafkaError, partition: Partition | None, message: Message) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
@@ -244,13 +278,18 @@ class GroupConsumer:
         }
 
     def _on_revoke(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
-        partitions = self._taken(taken)
-        self._state.give_up(partitions, self._settings.revoke_timeout)
-        self._commits.commit_now(partitions)
-        self._drop(partitions, lost=False)
+        self._give_up(self._taken(taken))
+
+    def _give_up(self, partitions: Sequence[Partition]) -> None:
+        """Let running jobs of the partitions end, for a while, and commit what is done."""
+        if partitions:
+            self._state.give_up(partitions, self._settings.revoke_timeout)
+            self._commits.commit_now(partitions)
+            self._drop(partitions, lost=False)
 
     def _on_lost(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
-        self._drop(self._taken(taken), lost=True)
+        if partitions := self._taken(taken):
+            self._drop(partitions, lost=True)
 
     def _taken(self, taken: Sequence[TopicPartition]) -> list[Partition]:
         with self._state.lock:
@@ -269,3 +308,12 @@ def _of(partition: Partition) -> TopicPartition:
 
 def _names(given: Sequence[TopicPartition]) -> list[str]:
     return sorted(f"{it.topic}/{it.partition}" for it in given)
+
+
+def _headers(message: Message) -> RawHeaders:
+    headers = message.headers() or ()
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in _pairs(headers)]
+
+
+def _pairs(headers: Any) -> Iterable[tuple[str, str | bytes | None]]:
+    return headers.items() if isinstance(headers, dict) else headers

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from supervisor.config.kafka import KafkaSettings
 from supervisor.errors import StoreUnavailable
@@ -24,6 +24,7 @@ from supervisor.text.units import iso
 
 TIMEOUT = 10.0
 """Seconds for an answer of the brokers."""
+_EARLIEST, _LATEST = OffsetSpec.earliest(), OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _CLIENT = re.compile(r"supervisor-(?P<host>.+)-(?P<pid>\d+)")
 
 Result = TypeVar("Result")
@@ -65,8 +66,8 @@ class Group:
         with self._answering():
             committed = self._client.committed(partitions, timeout=TIMEOUT)
             first, end = (
-                self._offsets(partitions, OffsetSpec.earliest()),
-                self._offsets(partitions, OffsetSpec.latest()),
+                self._offsets(partitions, _EARLIEST),
+                self._offsets(partitions, _LATEST),
             )
         return [_lag(each, first[each.topic, each.partition], end[each.topic, each.partition]) for each in committed]
 

@@ -30,7 +30,7 @@ class Producing:
         if self._publisher is None:
             self._publisher = Publisher(self._settings.bootstrap, self._settings.kafka)
         places: dict[int, tuple[int, int]] = {}
-        refused = self._publisher.publish(records, places)
+        refused = self._publisher.publish(records, places=places)
         if refused:
             first, n = refused[min(refused)], len(records)
             done = f"{n - len(refused)} of {n} records were published; " if n > 1 else ""
@@ -46,7 +46,7 @@ class Producing:
             name for name in _NOT_IN_A_RECORD if getattr(row, name) not in (None, EnqueueRow._field_defaults[name])
         ]
         if given:
-            raise Unsupported(f"enqueue with {given[0]}", "leave it out: a record has no such field")
+            raise Unsupported(f"enqueue with {given[0]}", "leave it out, since a record has no such field")
         topic = self._topic(row)
         headers = {} if row.headers is None else orjson.loads(row.headers)
         if self._settings.topics[topic] is None:

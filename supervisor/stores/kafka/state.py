@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,7 +28,7 @@ class KafkaState(MemoryState):
     """
 
     def __init__(
-        self, assignment: Assignment, handlers: dict[str, str | None], header: str, value: str,
+        self, assignment: Assignment, handlers: Mapping[str, str | None], header: str, value: str,
         *, clock: Callable[[], float] = time.time, require_available: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         super().__init__(clock)
@@ -133,6 +133,16 @@ class KafkaState(MemoryState):
                 partition.leaving = True
             self._remove_waiting()
             self._idle.wait_for(lambda: not self._is_busy(partitions), timeout)
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
+        """Wait on the thread of a transaction until another thread has made the condition true (`woke`). Meanwhile the lock is free,
+        also if this thread has a transaction open."""
+        with self._idle:
+            return self._idle.wait_for(condition, timeout)
+
+    def woke(self) -> None:
+        with self._idle:
+            self._idle.notify_all()
 
     def drop(self, partitions: Collection[Partition]) -> int:
         """Forget the partitions and their jobs: outcomes of these are stale from now on. Return how many records were not done."""

@@ -7,12 +7,12 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from supervisor.config.kafka import KafkaSettings
-from supervisor.errors import Unsupported
 from supervisor.jobs import JobState
 from supervisor.kafka_events import GroupEvent
 from supervisor.stores.kafka.consumer import GroupConsumer
 from supervisor.stores.kafka.dead_letters import DeadLetters
 from supervisor.stores.kafka.group import Group
+from supervisor.stores.kafka.limits import unsupported
 from supervisor.stores.kafka.partitions import Assignment
 from supervisor.stores.kafka.producing import Producing
 from supervisor.stores.kafka.queries import Remaining
@@ -23,6 +23,7 @@ from supervisor.stores.memory.queries import Queries
 from supervisor.stores.memory.queue import Queue
 from supervisor.stores.memory.settle import Settles
 from supervisor.stores.operator_commands import BatchedCommands
+from supervisor.stores.problems import Problem
 from supervisor.stores.records import OperatorResult
 from supervisor.stores.sinks import Sinks
 
@@ -31,12 +32,10 @@ R = TypeVar("R")
 
 LEAVE = 5.0
 """Seconds, at most, for the last commit and for leaving the group."""
-ASK_SUPERVISOR = "its jobs are in the memory of the supervisor that runs them; ask that one by HTTP (`http.listen`)"
-REDRIVE = "send its dead letters back with: supervisor dlq redrive --from-topic TOPIC.dlq"
 
 
 class KafkaStore:
-    """Implements `supervisor.stores.protocol.Store`. A supervisor joins; a program that has not joined sees what the brokers know of
+    """Implements `supervisor.stores.protocol.Store` and `Reports`. A supervisor joins; a program that has not joined sees what the brokers know of
     the group, and can enqueue."""
 
     def __init__(self, settings: KafkaSettings) -> None:
@@ -62,25 +61,23 @@ class KafkaStore:
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
         self.expired_leases, self.repair, self.prune = settles.expired_leases, queries.repair, commands.prune
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
-        self.mark_accepted, self.sinks = dead_letters.mark_accepted, queries.sinks
-        self.remaining = self._inside("count jobs", remaining.remaining)
-        self.oldest_ready = self._inside("show how long jobs wait", queries.oldest_ready)
-        self.get, self.get_many = self._inside("show a job", queries.get), self._inside("show jobs", queries.get_many)
-        self.ended = self._inside("wait for jobs", queries.ended)
-        self.list_jobs = self._inside("list jobs", queries.list_jobs)
-        self.find_jobs = self._inside("find jobs", queries.find_jobs)
-        self.failures = self._inside("show failures", queries.failures)
-        self.cancel = self._inside("cancel jobs", commands.cancel)
-        self.pause = self._inside("pause a queue", commands.pause)
-        self.drop_sink = self._inside("drop a sink", commands.drop_sink)
+        self.mark_accepted, self.sinks = dead_letters.mark_accepted, self._inside("sinks", queries.sinks)
+        self.remaining = self._inside("remaining", remaining.remaining)
+        self.oldest_ready = self._inside("oldest_ready", queries.oldest_ready)
+        self.get, self.get_many = self._inside("get", queries.get), self._inside("get_many", queries.get_many)
+        self.ended = self._inside("ended", queries.ended)
+        self.list_jobs = self._inside("list_jobs", queries.list_jobs)
+        self.find_jobs = self._inside("find_jobs", queries.find_jobs)
+        self.failures = self._inside("failures", queries.failures)
+        self.cancel, self.pause = self._inside("cancel", commands.cancel), self._inside("pause", commands.pause)
 
-    def _inside(self, what: str, call: Callable[P, R]) -> Callable[P, R]:
+    def _inside(self, name: str, call: Callable[P, R]) -> Callable[P, R]:
         """Return the call as programs may make it: only in the supervisor that has the jobs."""
 
         @wraps(call)
         def guarded(*arguments: P.args, **named: P.kwargs) -> R:
             if self._owner.name is None:
-                raise Unsupported(what, ASK_SUPERVISOR)
+                raise unsupported(name)
             return call(*arguments, **named)
 
         return guarded
@@ -88,8 +85,10 @@ class KafkaStore:
     # a supervisor
 
     def report_to(self, emit: Callable[[GroupEvent], None]) -> None:
-        """From now on call `emit`, on any thread, with what happens in the group."""
         self._emit = emit
+
+    def problems(self) -> list[Problem]:
+        return [] if self._consumer is None else self._consumer.problems()
 
     def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
         if self._consumer is None:
@@ -122,21 +121,22 @@ class KafkaStore:
 
     def retry(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
         """Make scheduled jobs due now. Others are refused: the record of one that has ended is done."""
-        retry = self._inside("retry jobs", self._commands.retry)
+        retry = self._inside("retry", self._commands.retry)
         return retry(ids, force, only=JobState.SCHEDULED if only is None else only)
 
     def redrive(
         self, ids: Sequence[int] | None, force: bool = False, *, only: JobState | None = None
     ) -> OperatorResult:
-        raise Unsupported("redrive by the id of a job", REDRIVE)
+        raise unsupported("redrive")
 
     def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
-        raise Unsupported("delete jobs", "cancel them: their records stay in the topic until its retention ends")
+        raise unsupported("delete")
 
     def purge(self, force: bool = False) -> OperatorResult:
-        raise Unsupported(
-            "purge dead letters", "they are records of the dead-letter topics: delete these records there"
-        )
+        raise unsupported("purge")
+
+    def drop_sink(self, sink: str) -> int:
+        raise unsupported("drop_sink")
 
     def close(self) -> None:
         self._stop()

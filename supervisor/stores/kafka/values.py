@@ -10,17 +10,18 @@ import orjson
 
 from supervisor.stores.limits import MAX_TIME
 from supervisor.text.printable import printable
+from supervisor.text.strict_json import NO_VALUE
 
 RawHeaders = Sequence[tuple[str, bytes | None]]
 
-TOMBSTONE = "a tombstone: the record has no value"
+TOMBSTONE = f"{NO_VALUE}a tombstone: the record has no value"
 NO_HANDLER = "(no header {header!r})"
 """The name of the handler of a record that names none: no plugin can have it."""
 
 
 def payload_of(value: bytes | None, kind: str) -> str:
-    """Return the payload as JSON text. For a value that can't be decoded this is a text that is no JSON and gives the reason:
-    the worker rejects the job with it, as it rejects any payload that is no JSON."""
+    """Return the payload as JSON text. For a value that can't be decoded this is a text that gives the reason (`NO_VALUE`): the
+    worker rejects the job with it, as it rejects any payload that is no JSON."""
     if value is None:
         return TOMBSTONE
     if kind == "bytes":
@@ -28,7 +29,7 @@ def payload_of(value: bytes | None, kind: str) -> str:
     try:
         text = value.decode()
     except UnicodeDecodeError as error:
-        return f"not UTF-8: {error}: {value[:100]!r}"
+        return f"{NO_VALUE}not UTF-8: {error}"
     if kind == "text":
         return orjson.dumps(text).decode()
     return text
