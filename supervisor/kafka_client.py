@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.errors import StoreError
-from supervisor.kafka_errors import TOO_LARGE, UNREACHABLE, ErrorTexts
+from supervisor.kafka_errors import TOO_LARGE, UNREACHABLE, ErrorTexts, without_state
 from supervisor.text.rate_limit import RateLimit, times
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ POLL = 0.1
 _TIMEOUTS = ("message.timeout.ms", "delivery.timeout.ms")
 _OWN = frozenset({*_TIMEOUTS, "acks", "request.required.acks"})
 _WHERE = re.compile(r"^\[thrd:[^\]]*\]: ")
-_VARYING = re.compile(r" \(after \d+ms in state \w+[^)]*\)|\d+ identical error\(s\)|\d+ms")
+_VARYING = re.compile(r"\d+ identical error\(s\)|\d+ms")
 _OF_OTHER_CLIENTS = re.compile(r"is a (?:consumer|producer) property and will be ignored")
 
 
@@ -74,7 +74,7 @@ class ClientLog:
         """Write one line. librdkafka passes its `kind`, such as FAIL, and the name of the client."""
         if _OF_OTHER_CLIENTS.search(line):
             return
-        text = self._mask(_WHERE.sub("", line))
+        text = self._mask(without_state(_WHERE.sub("", line)))
         if (held := self._repeats.allow((kind, _VARYING.sub("", text)))) is not None:
             role = client.partition("#")[2]
             self._log.log(min(level, logging.WARNING), "kafka: %s: %s%s", role, text, times(held))
@@ -145,7 +145,7 @@ class Publisher:
         self._cause = None
         batch = _Batch(records, lambda error, topic: self._texts.of(error, topic, self._cause))
         self._publish(batch, min(within, self._timeout) + SLACK)
-        batch.refuse_open(self._texts.unreachable(None, self._cause))
+        batch.refuse_open(lambda topic: self._texts.unreachable(topic, self._cause))
         # A client sends later what has no report yet, never recovers from some errors, and believes for minutes that a topic is missing.
         if not all(refused.too_large for refused in batch.refused.values()):
             self._discard()
@@ -162,8 +162,9 @@ class Publisher:
         for index, record in enumerate(batch.records):
             batch.send(producer, index, record)
         while batch.open and time.monotonic() < started + seconds:
+            acknowledged = len(batch.places)
             producer.poll(POLL)
-            if batch.places:
+            if len(batch.places) > acknowledged:
                 self._all_down = False
             if self._all_down and time.monotonic() - started >= DOWN_FOR:
                 break
@@ -202,7 +203,7 @@ class _Batch:
         self.open.add(index)
         try:
             producer.produce(
-                record.topic, record.value, record.key, headers=list(record.headers),
+                record.topic, record.value, record.key, record.partition, headers=list(record.headers),
                 on_delivery=lambda error, message: self._report(index, error, message),
             )  # fmt: skip
         except BufferError:
@@ -213,9 +214,9 @@ class _Batch:
         except require().KafkaException as error:
             self._report(index, error.args[0], None)
 
-    def refuse_open(self, text: str) -> None:
+    def refuse_open(self, explain: Callable[[str], str]) -> None:
         for index in sorted(self.open):
-            self._refuse(index, Refused(text, unavailable=True))
+            self._refuse(index, Refused(explain(self.records[index].topic), unavailable=True))
 
     def _report(self, index: int, error: KafkaError | None, message: Message | None) -> None:
         if index not in self.open:
