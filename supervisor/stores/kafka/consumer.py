@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -191,10 +192,17 @@ class GroupConsumer:
                     resuming.append(partition)
         if pausing:
             self._client.pause([_of(partition) for partition in pausing])
-        if resuming:
-            self._client.resume([_of(partition) for partition in resuming])
+        for partition in resuming:
+            self._resume(partition)
         for partition in (*pausing, *resuming):
             partition.paused = not partition.paused
+
+    def _resume(self, partition: Partition) -> None:
+        """Read the partition again. The client would begin up to a second later, unless it is told where to."""
+        self._client.resume([_of(partition)])
+        if partition.offsets.position is not None:
+            with suppress(KafkaException):  # the client does not read it yet
+                self._client.seek(_of(partition))
 
     # errors
 
@@ -262,7 +270,9 @@ class GroupConsumer:
         self._emit(PartitionsAssigned(_names(given)))
 
     def _assigned(self, topic: str, number: int, committed: int | None, done_before: Sequence[Range]) -> Partition:
-        partition = Partition(topic, number, next(self._epochs), Offsets(committed, done_before), committed)
+        """Begin an assignment. The client keeps a partition paused that it has had before, so it is to be resumed."""
+        offsets = Offsets(committed, done_before)
+        partition = Partition(topic, number, next(self._epochs), offsets, committed, paused=True)
         self._state.assignment.partitions[topic, number] = partition
         return partition
 
