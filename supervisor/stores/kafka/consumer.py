@@ -99,6 +99,7 @@ class GroupConsumer:
     def start(self) -> None:
         """Join the group. It may be called again."""
         if self._thread is None:
+            self._started = time.monotonic()
             self._thread = start_thread(self._run, "kafka-consumer")
 
     def stop(self, timeout: float) -> bool:
@@ -113,7 +114,7 @@ class GroupConsumer:
         if commits.failing_since is not None and now - commits.failing_since > self._limits.patience:
             what = f"no offset was committed for {now - commits.failing_since:.0f}s: {commits.error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
-        if not self.joined and now - self._started > self._limits.join:
+        if self._thread is not None and not self.joined and now - self._started > self._limits.join:
             what = f"the group {self._settings.group} has given no partition for {now - self._started:.0f}s"
             found.append(Problem("group", what, NOT_JOINED))
         if now - self._reported_at < self._limits.recent:
@@ -215,7 +216,7 @@ class GroupConsumer:
     def _message_failed(self, error: KafkaError, partition: Partition | None, message: Message) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             with self._state.lock:
-                if partition is not None:
+                if partition is not None and not partition.leaving:
                     partition.at_end = partition.changed = True
                     partition.offsets.reached_end(message.offset() or 0)
                     self._state.on_ready()
