@@ -1,4 +1,5 @@
 """The calls that a Kafka store refuses, for commands and programs: each with what to do instead."""
+
 from __future__ import annotations
 
 from collections.abc import Mapping
