@@ -7,10 +7,12 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from supervisor.config.kafka import KafkaSettings
+from supervisor.config.settings import DlqSettings
 from supervisor.jobs import JobState
 from supervisor.kafka_events import GroupEvent
 from supervisor.stores.kafka.consumer import GroupConsumer
 from supervisor.stores.kafka.dead_letters import DeadLetters
+from supervisor.stores.kafka.description import description, obstacles
 from supervisor.stores.kafka.group import Group
 from supervisor.stores.kafka.limits import unsupported
 from supervisor.stores.kafka.partitions import Assignment
@@ -112,6 +114,12 @@ class KafkaStore:
 
     def stats(self) -> dict[str, Any]:
         return self.group.stats() if self._owner.name is None else self._queries.stats()
+
+    def describe(self, dlq: DlqSettings) -> list[str]:
+        return description(self._settings, dlq, self.group)
+
+    def obstacles(self) -> list[str]:
+        return obstacles(self.group)
 
     @property
     def group(self) -> Group:

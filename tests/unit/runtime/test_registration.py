@@ -28,7 +28,7 @@ class UnavailableAtFirst(WrappedStore):
 
 
 def make_registration(store: Any = None, horizon: float | None = None) -> Registration:
-    registration = Registration(Settings(), "us", Bus(), PluginManager(), horizon)
+    registration = Registration(Settings(), "us", Bus(), PluginManager(), lambda event: None, horizon)
     registration.store = store
     return registration
 
