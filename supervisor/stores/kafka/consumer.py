@@ -41,7 +41,7 @@ class ConsumerLimits(NamedTuple):
     ask: float = 10.0  # for an answer about offsets
     pause_at: float = 1.0
     resume_at: float = 0.5
-    patience: float = 10.0  # with failing commits, until they are a problem
+    uncommitted: float = 10.0  # with failing commits, until they are a problem
     join: float = 60.0  # until the group should have given partitions
     recent: float = 30.0  # for which an error of the client is a problem
 
@@ -111,7 +111,7 @@ class GroupConsumer:
         """Return what goes wrong in the group although the brokers answer."""
         now, commits = time.monotonic(), self._commits
         found = []
-        if commits.failing_since is not None and now - commits.failing_since > self._limits.patience:
+        if commits.failing_since is not None and now - commits.failing_since > self._limits.uncommitted:
             what = f"no offset was committed for {now - commits.failing_since:.0f}s: {commits.error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
         if self._thread is not None and not self.joined and now - self._started > self._limits.join:
@@ -199,7 +199,7 @@ class GroupConsumer:
             partition.paused = not partition.paused
 
     def _resume(self, partition: Partition) -> None:
-        """Read the partition again. The client would begin up to a second later, unless it is told where to."""
+        """Read the partition again. The client would begin up to a second later, unless it gets the offset."""
         self._client.resume([_of(partition)])
         if partition.offsets.position is not None:
             with suppress(KafkaException):  # the client does not read it yet

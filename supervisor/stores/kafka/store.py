@@ -102,7 +102,7 @@ class KafkaStore:
         return None
 
     def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
-        """At the first look a worker is ready: only now join the group, so that a supervisor that can't start moves no partition."""
+        """At the first look a worker is ready: only now join the group, so that a supervisor that can't start takes no partition."""
         if self._consumer is not None:
             self._consumer.start()
         return self._queue.look(served, limit, stay)
