@@ -266,6 +266,13 @@ class WithRights(Protocol):
 
 
 @runtime_checkable
+class Limited(Protocol):
+    """A store that can't do everything: the calls in `limits` raise Unsupported. The texts are what to do instead."""
+
+    limits: Mapping[str, str]
+
+
+@runtime_checkable
 class Reports(Protocol):
     """A store in which something happens that no call to it has caused."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from supervisor.config.kafka import KafkaSettings
 from supervisor.config.settings import DlqSettings
@@ -14,7 +14,7 @@ from supervisor.stores.kafka.consumer import GroupConsumer
 from supervisor.stores.kafka.dead_letters import DeadLetters
 from supervisor.stores.kafka.description import description, obstacles
 from supervisor.stores.kafka.group import Group
-from supervisor.stores.kafka.limits import unsupported
+from supervisor.stores.kafka.limits import DONE, NOWHERE, unsupported
 from supervisor.stores.kafka.partitions import Assignment
 from supervisor.stores.kafka.producing import Producing
 from supervisor.stores.kafka.queries import Remaining
@@ -37,8 +37,10 @@ LEAVE = 5.0
 
 
 class KafkaStore:
-    """Implements `supervisor.stores.protocol.Store` and `Reports`. A supervisor joins; a program that has not joined sees what the brokers know of
+    """Implements `supervisor.stores.protocol.Store`, `Reports` and `Limited`. A supervisor joins; a program that has not joined sees what the brokers know of
     the group, and can enqueue."""
+
+    limits: ClassVar[Mapping[str, str]] = {call: limit.instead for call, limit in NOWHERE.items()}
 
     def __init__(self, settings: KafkaSettings) -> None:
         self.url = settings.shown
@@ -139,7 +141,10 @@ class KafkaStore:
     def retry(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
         """Make scheduled jobs due now. Others are refused: the record of one that has ended is done."""
         retry = self._inside("retry", self._commands.retry)
-        return retry(ids, force, only=JobState.SCHEDULED if only is None else only)
+        with self.state.lock:
+            ended = {id for id in ids if (job := self.state.jobs.get(id)) is not None and job.state.terminal}
+            changed, refused = retry([id for id in ids if id not in ended], force, only=JobState.SCHEDULED)
+        return OperatorResult(changed, {**refused, **dict.fromkeys(sorted(ended), DONE)})
 
     def redrive(
         self, ids: Sequence[int] | None, force: bool = False, *, only: JobState | None = None
