@@ -447,6 +447,7 @@ def test_a_config_of_the_pages_is_read(block: Block, tmp_path: Path) -> None:
             "JOBS_DATABASE": "postgresql://localhost/jobs",
             "HTTP_TOKEN": "of 16 characters",
             "WEBHOOK_SECRET": "of 16 characters",
+            "KAFKA_PASSWORD": "of a user",
         },
     )
 

@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -98,6 +99,7 @@ class GroupConsumer:
     def start(self) -> None:
         """Join the group. It may be called again."""
         if self._thread is None:
+            self._started = time.monotonic()
             self._thread = start_thread(self._run, "kafka-consumer")
 
     def stop(self, timeout: float) -> bool:
@@ -112,7 +114,7 @@ class GroupConsumer:
         if commits.failing_since is not None and now - commits.failing_since > self._limits.patience:
             what = f"no offset was committed for {now - commits.failing_since:.0f}s: {commits.error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
-        if not self.joined and now - self._started > self._limits.join:
+        if self._thread is not None and not self.joined and now - self._started > self._limits.join:
             what = f"the group {self._settings.group} has given no partition for {now - self._started:.0f}s"
             found.append(Problem("group", what, NOT_JOINED))
         if now - self._reported_at < self._limits.recent:
@@ -152,15 +154,19 @@ class GroupConsumer:
         self.connection.answered()
         messages = [first, *self._client.consume(self._limits.batch - 1, 0)]
         with self._state.lock:
-            self._state.add_records([record for message in messages if (record := self._record(message)) is not None])
+            read = [self._record(message) for message in messages if message.error() is None]
+            self._state.add_records([record for record in read if record is not None])
+        for message in messages:
+            if (error := message.error()) is not None:
+                self._message_failed(error, self._partition(message), message)
+
+    def _partition(self, message: Message) -> Partition | None:
+        topic, number = message.topic(), message.partition()
+        return None if topic is None or number is None else self._state.assignment.partitions.get((topic, number))
 
     def _record(self, message: Message) -> Record | None:
         """Return the record of a message, unless it is not to be run."""
-        topic, number, offset = message.topic(), message.partition(), message.offset()
-        partition = self._state.assignment.partitions.get((topic or "", -1 if number is None else number))
-        if (error := message.error()) is not None:
-            self._message_failed(error, partition, message)
-            return None
+        partition, offset = self._partition(message), message.offset()
         if partition is None or partition.leaving or offset is None:
             return None
         partition.at_end = False
@@ -187,10 +193,17 @@ class GroupConsumer:
                     resuming.append(partition)
         if pausing:
             self._client.pause([_of(partition) for partition in pausing])
-        if resuming:
-            self._client.resume([_of(partition) for partition in resuming])
+        for partition in resuming:
+            self._resume(partition)
         for partition in (*pausing, *resuming):
             partition.paused = not partition.paused
+
+    def _resume(self, partition: Partition) -> None:
+        """Read the partition again. The client would begin up to a second later, unless it is told where to."""
+        self._client.resume([_of(partition)])
+        if partition.offsets.position is not None:
+            with suppress(KafkaException):  # the client does not read it yet
+                self._client.seek(_of(partition))
 
     # errors
 
@@ -202,10 +215,11 @@ class GroupConsumer:
 
     def _message_failed(self, error: KafkaError, partition: Partition | None, message: Message) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
-            if partition is not None:
-                partition.at_end = partition.changed = True
-                partition.offsets.reached_end(message.offset() or 0)
-                self._state.on_ready()
+            with self._state.lock:
+                if partition is not None and not partition.leaving:
+                    partition.at_end = partition.changed = True
+                    partition.offsets.reached_end(message.offset() or 0)
+                    self._state.on_ready()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
             self._reset(partition)
         else:
@@ -215,8 +229,9 @@ class GroupConsumer:
         """Read on where the user wants it (`auto.offset.reset`), since nothing is committed or the next offset does not exist any
         more. Records that were fetched before are run, unless the topic was made anew: then their offsets mean other records."""
         wanted = partition.offsets.position
-        if wanted is not None and self._on_error:
-            self.connection.broken(f"{partition.name}: no record {wanted} any more, and auto.offset.reset is error")
+        if self._on_error:
+            what = "no offset is committed" if wanted is None else f"there is no record {wanted} any more"
+            self.connection.broken(f"{partition.name}: {what}, and auto.offset.reset is error")
             return
         try:
             low, high = self._client.get_watermark_offsets(_of(partition), timeout=self._limits.ask)
@@ -256,7 +271,9 @@ class GroupConsumer:
         self._emit(PartitionsAssigned(_names(given)))
 
     def _assigned(self, topic: str, number: int, committed: int | None, done_before: Sequence[Range]) -> Partition:
-        partition = Partition(topic, number, next(self._epochs), Offsets(committed, done_before), committed)
+        """Begin an assignment. The client keeps a partition paused that it has had before, so it is to be resumed."""
+        offsets = Offsets(committed, done_before)
+        partition = Partition(topic, number, next(self._epochs), offsets, committed, paused=True)
         self._state.assignment.partitions[topic, number] = partition
         return partition
 
@@ -281,9 +298,9 @@ class GroupConsumer:
         self._give_up(self._taken(taken))
 
     def _give_up(self, partitions: Sequence[Partition]) -> None:
-        """Let running jobs of the partitions end, for a while, and commit what is done."""
+        """Let running jobs of the partitions end, for a while, and commit what is done. At the end of the supervisor none runs."""
         if partitions:
-            self._state.give_up(partitions, self._settings.revoke_timeout)
+            self._state.give_up(partitions, 0.0 if self._stopping.is_set() else self._settings.revoke_timeout)
             self._commits.commit_now(partitions)
             self._drop(partitions, lost=False)
 
