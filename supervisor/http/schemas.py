@@ -76,7 +76,7 @@ PROBLEM = an_object(kind=TEXT, message=TEXT, what_to_do=TEXT)
 SINK = an_object(sink=TEXT, pending=COUNT, supervisors=COUNT)
 GROUP = an_object(group=TEXT_OR_NULL, queues=or_null(TEXTS), count=COUNT, min=COUNT, max=COUNT)
 PARTITION = an_object(
-    topic=TEXT, partition=COUNT, committed=or_null(COUNT), lag=or_null(COUNT), undone=COUNT, oldest=or_null(COUNT),
+    topic=TEXT, partition=COUNT, committed=or_null(COUNT), lag=or_null(COUNT), undone=or_null(COUNT), oldest=or_null(COUNT),
     job_id=WHOLE_OR_NULL, held_for=or_null(NUMBER),
 )  # fmt: skip
 SUPERVISOR = an_object(

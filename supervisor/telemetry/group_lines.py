@@ -70,7 +70,7 @@ class GroupLines:
 
     def _commit_failed(self, event: CommitFailed) -> None:
         since = min(self._failing.values(), default=self._clock())
-        self._failing.update(dict.fromkeys(event.partitions, since))
+        self._failing.update({it: since for it in event.partitions if it in self._assigned})  # the last answer may be late
         if (held := self._repeats.allow((CommitFailed, event.error))) is not None:
             line = "offsets not committed of %s, and committed again with the next ones: %s%s"
             self._log(logging.WARNING, line, _list(event.partitions), event.error, times(held))

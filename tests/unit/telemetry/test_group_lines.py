@@ -108,7 +108,7 @@ def test_commits_that_fail_are_logged_once_a_minute(log: Log, clock: Clock) -> N
 
 
 def test_the_end_of_failing_commits_is_logged_once_all_partitions_are_committed_again(log: Log, clock: Clock) -> None:
-    log(REFUSED)
+    log(PartitionsAssigned(["orders/0", "orders/1"]), REFUSED)
     clock.now = 10.0
     assert len(log(CommitFailed(["orders/1"], "too late"), OffsetsCommitted({"orders/0": 5}))) == 2
     clock.now = 12.0
@@ -117,9 +117,12 @@ def test_the_end_of_failing_commits_is_logged_once_all_partitions_are_committed_
     assert len(log(REFUSED)) == 1  # a new failure, which is not held back
 
 
-def test_a_partition_that_is_given_up_fails_no_more(log: Log) -> None:
-    log(REFUSED, PartitionsRevoked(["orders/0"], True, 0))
-    assert log(COMMITTED)[1:] == []
+def test_a_partition_that_is_given_up_fails_no_more_also_if_the_last_answer_is_late(log: Log) -> None:
+    assigned, revoked = PartitionsAssigned(["orders/0", "orders/1"]), PartitionsRevoked(["orders/0"], True, 0)
+    log(assigned, REFUSED, revoked, REFUSED)
+    assert log(OffsetsCommitted({"orders/1": 5}))[1:] == []
+    log(assigned, REFUSED)
+    assert len(log(OffsetsCommitted({"orders/0": 5}))) == 2
 
 
 def test_errors_of_the_client_that_differ_in_their_numbers_are_one_line_a_minute(log: Log) -> None:
