@@ -76,7 +76,9 @@ def test_an_older_page_that_has_the_button_is_answered_with_what_to_do(limited: 
     for address, form in ((f"/jobs/{job}/delete", None), ("/dead-letters/redrive", {"id": job})):
         answer = limited.post(address, form)
         assert answer.status_code == 409 and HOW in answer.text and "unavailable" not in answer.text
-        assert limited.post(address, form, Accept="application/json").json() == {"error": f"this store can't do this: {HOW}"}
+        assert limited.post(address, form, Accept="application/json").json() == {
+            "error": f"this store can't do this: {HOW}"
+        }
 
 
 def test_a_job_that_waits_can_be_run_now_and_cancelled(limited: Site) -> None:
