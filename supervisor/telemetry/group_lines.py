@@ -19,6 +19,7 @@ from supervisor.text.rate_limit import RateLimit, times
 from supervisor.text.units import counted
 
 MAX_NAMES = 20  # partitions that a line names
+_AGAIN = "some records that are done are run again by their next owner"
 _DIGITS = re.compile(r"\d+")
 
 
@@ -51,12 +52,14 @@ class GroupLines:
 
     def _partitions_revoked(self, event: PartitionsRevoked) -> None:
         self._assigned.difference_update(event.partitions)
-        for partition in event.partitions:
-            self._failing.pop(partition, None)
-        level, how = (logging.WARNING, "lost") if event.lost else (logging.INFO, "given up")
+        uncommitted = [partition for partition in event.partitions if self._failing.pop(partition, None) is not None]
+        level = logging.WARNING if event.lost or uncommitted else logging.INFO
         rest = f"; {counted(event.undone, 'record')} not done here" if event.undone else ""
-        rest += "; records that are done and were not committed are run again by their next owner" if event.lost else ""
-        self._log(level, "partitions %s: %s%s", how, _list(event.partitions), rest)
+        if event.lost:
+            rest += "; records that are done and were not committed are run again by their next owner"
+        elif uncommitted:
+            rest += f"; the last commit of {_list(uncommitted)} failed, so {_AGAIN}"
+        self._log(level, "partitions %s: %s%s", "lost" if event.lost else "given up", _list(event.partitions), rest)
 
     def _offsets_committed(self, event: OffsetsCommitted) -> None:
         offsets = [f"{partition}={offset}" for partition, offset in event.offsets.items()]
@@ -70,8 +73,12 @@ class GroupLines:
 
     def _commit_failed(self, event: CommitFailed) -> None:
         since = min(self._failing.values(), default=self._clock())
-        self._failing.update({it: since for it in event.partitions if it in self._assigned})  # the last answer may be late
-        if (held := self._repeats.allow((CommitFailed, event.error))) is not None:
+        failing = [partition for partition in event.partitions if partition in self._assigned]
+        self._failing.update(dict.fromkeys(failing, since))
+        if not failing:  # the answer to the last commit has come late
+            line = "offsets not committed of %s, which were given up meanwhile, so %s: %s"
+            self._log(logging.WARNING, line, _list(event.partitions), _AGAIN, event.error)
+        elif (held := self._repeats.allow((CommitFailed, event.error))) is not None:
             line = "offsets not committed of %s, and committed again with the next ones: %s%s"
             self._log(logging.WARNING, line, _list(event.partitions), event.error, times(held))
 

@@ -48,6 +48,7 @@ def log(clock: Clock, caplog: pytest.LogCaptureFixture) -> Iterator[Log]:
 
 
 REFUSED = CommitFailed(["orders/0"], "box:9092: REBALANCE_IN_PROGRESS")
+ASSIGNED = PartitionsAssigned(["orders/0", "orders/1"])
 COMMITTED = OffsetsCommitted({"orders/0": 5, "orders/1": 70})
 
 
@@ -63,10 +64,6 @@ COMMITTED = OffsetsCommitted({"orders/0": 5, "orders/1": 70})
             "committed are run again by their next owner",
         ),
         (COMMITTED, "DEBUG offsets committed: orders/0=5, orders/1=70"),
-        (
-            REFUSED,
-            "WARNING offsets not committed of orders/0, and committed again with the next ones: box:9092: REBALANCE_IN_PROGRESS",
-        ),
         (
             OffsetReset("orders/0", 5, 105),
             "ERROR records skipped: orders/0 has no record 5 any more, reading goes on at offset 105, and up to 100 records "
@@ -102,13 +99,16 @@ def test_many_partitions_are_a_line_of_limited_length(log: Log) -> None:
 
 
 def test_commits_that_fail_are_logged_once_a_minute(log: Log, clock: Clock) -> None:
-    assert len(log(REFUSED, REFUSED, REFUSED._replace(partitions=["orders/1"]))) == 1
+    log(ASSIGNED)
+    assert log(REFUSED, REFUSED, REFUSED._replace(partitions=["orders/1"])) == [
+        "WARNING offsets not committed of orders/0, and committed again with the next ones: box:9092: REBALANCE_IN_PROGRESS"
+    ]
     clock.now = 61.0
     assert log(REFUSED)[0].endswith("(2 more times since the last such line)")
 
 
 def test_the_end_of_failing_commits_is_logged_once_all_partitions_are_committed_again(log: Log, clock: Clock) -> None:
-    log(PartitionsAssigned(["orders/0", "orders/1"]), REFUSED)
+    log(ASSIGNED, REFUSED)
     clock.now = 10.0
     assert len(log(CommitFailed(["orders/1"], "too late"), OffsetsCommitted({"orders/0": 5}))) == 2
     clock.now = 12.0
@@ -118,10 +118,17 @@ def test_the_end_of_failing_commits_is_logged_once_all_partitions_are_committed_
 
 
 def test_a_partition_that_is_given_up_fails_no_more_also_if_the_last_answer_is_late(log: Log) -> None:
-    assigned, revoked = PartitionsAssigned(["orders/0", "orders/1"]), PartitionsRevoked(["orders/0"], True, 0)
-    log(assigned, REFUSED, revoked, REFUSED)
+    revoked, again = (
+        PartitionsRevoked(["orders/0"], False, 0),
+        "some records that are done are run again by their next owner",
+    )
+    log(ASSIGNED, REFUSED)
+    assert log(revoked, REFUSED) == [
+        f"WARNING partitions given up: orders/0; the last commit of orders/0 failed, so {again}",
+        f"WARNING offsets not committed of orders/0, which were given up meanwhile, so {again}: {REFUSED.error}",
+    ]
     assert log(OffsetsCommitted({"orders/1": 5}))[1:] == []
-    log(assigned, REFUSED)
+    log(ASSIGNED, REFUSED)
     assert len(log(OffsetsCommitted({"orders/0": 5}))) == 2
 
 
