@@ -7,16 +7,20 @@ import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from supervisor.http.health import readiness
-from supervisor.kafka_events import GroupEvent
+from supervisor.kafka_events import GroupEvent, OffsetsCommitted
 from tests.kafka.broker import QUIET, Broker
 from tests.kafka.mock_cluster import MockCluster
 from tests.system.command import Command, Running, wait_for
 from tests.system.test_http import Site, served
+
+if TYPE_CHECKING:
+    from supervisor.stores.kafka.consumer import ConsumerLimits, GroupConsumer
+    from supervisor.stores.kafka.state import KafkaState
 
 JOBS = """
     import os, time
@@ -140,17 +144,11 @@ def test_failing_commits_and_unavailable_brokers_are_reported_and_their_end_too(
 def test_a_group_that_gives_no_partitions_is_a_problem_until_it_does(
     mock_cluster: MockCluster, topic: str, group: str
 ) -> None:
-    from supervisor.config.kafka import KafkaSettings
-    from supervisor.stores.kafka.consumer import ConsumerLimits, GroupConsumer
-    from supervisor.stores.kafka.partitions import Assignment
-    from supervisor.stores.kafka.state import KafkaState
+    from supervisor.stores.kafka.consumer import ConsumerLimits
 
     mock_cluster.first_join_delay(3000)
     mock_cluster.create_topic(topic)
-    settings = KafkaSettings(bootstrap=mock_cluster.bootstrap, group=group, topics={topic: "waits"})
-    state = KafkaState(Assignment(100, 10**6), settings.topics, "handler", "json")
-    emitted: list[GroupEvent] = []
-    consumer = GroupConsumer(settings, state, emitted.append, ConsumerLimits(join=0.2))
+    _, consumer, _ = a_consumer(mock_cluster, topic, group, ConsumerLimits(join=0.2))
     consumer.start()
 
     def answer() -> dict[str, Any]:
@@ -161,6 +159,49 @@ def test_a_group_that_gives_no_partitions_is_a_problem_until_it_does(
     assert reason["reason"] == "group" and f"the group {group} has given no partition" in reason["message"]
     wait_for(lambda: answer()["ready"], SLOW)
     assert consumer.stop(SLOW)
+
+
+def test_a_commit_that_is_under_way_at_the_end_and_fails_is_made_again(
+    mock_cluster: MockCluster, topic: str, group: str
+) -> None:
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    from supervisor.jobs import JobState
+    from supervisor.stores.kafka.consumer import USUAL_LIMITS
+
+    mock_cluster.first_join_delay(100)
+    mock_cluster.create_topic(topic)
+    produce(mock_cluster.bootstrap, topic, 0, 3)
+    state, consumer, emitted = a_consumer(mock_cluster, topic, group, USUAL_LIMITS)
+    consumer.start()
+    wait_for(lambda: len(state.jobs) == 3 and OffsetsCommitted({f"{topic}/0": 0}) in emitted, SLOW)
+    mock_cluster.count_requests()
+    mock_cluster.inject("OffsetCommit", [KafkaError.TOPIC_AUTHORIZATION_FAILED])
+    mock_cluster.delay(300)
+    with state.transaction():
+        for job in list(state.jobs.values()):
+            state.change(job, state=JobState.SUCCEEDED)
+    wait_for(lambda: "OffsetCommit" in mock_cluster.requests(), SLOW)
+    assert consumer.stop(SLOW)
+    mock_cluster.delay(0)
+    client = Consumer({"bootstrap.servers": mock_cluster.bootstrap, "group.id": group, **QUIET})
+    assert [it.offset for it in client.committed([TopicPartition(topic, 0)], SLOW)] == [3], emitted
+    client.close()
+
+
+def a_consumer(
+    cluster: MockCluster, topic: str, group: str, limits: ConsumerLimits
+) -> tuple[KafkaState, GroupConsumer, list[GroupEvent]]:
+    """Return the consumer of a store, its jobs, and the events that it emits."""
+    from supervisor.config.kafka import KafkaSettings
+    from supervisor.stores.kafka.consumer import GroupConsumer
+    from supervisor.stores.kafka.partitions import Assignment
+    from supervisor.stores.kafka.state import KafkaState
+
+    settings = KafkaSettings(bootstrap=cluster.bootstrap, group=group, topics={topic: "waits"})
+    state = KafkaState(Assignment(100, 10**6), settings.topics, "handler", "json")
+    emitted: list[GroupEvent] = []
+    return state, GroupConsumer(settings, state, emitted.append, limits), emitted
 
 
 def test_the_metrics_follow_the_records_and_the_partitions(
