@@ -59,7 +59,8 @@ class GroupLines:
             rest += "; records that are done and were not committed are run again by their next owner"
         elif uncommitted:
             rest += f"; the last commit of {_list(uncommitted)} failed, so {_AGAIN}"
-        self._log(level, "partitions %s: %s%s", "lost" if event.lost else "given up", _list(event.partitions), rest)
+        line = "partitions lost: %s%s" if event.lost else "partitions given up: %s%s"
+        self._log(level, line, _list(event.partitions), rest)
 
     def _offsets_committed(self, event: OffsetsCommitted) -> None:
         offsets = [f"{partition}={offset}" for partition, offset in event.offsets.items()]
