@@ -58,7 +58,7 @@ def test_a_value_that_is_no_json_is_rejected(value):
 
 def test_a_value_that_is_not_utf8_is_rejected_with_the_place_of_the_error():
     for kind in ("json", "text"):
-        with pytest.raises(NotJSON, match="not UTF-8: .*can't decode byte 0xff in position 1"):
+        with pytest.raises(NotJSON, match=r"not UTF-8: .*can't decode byte 0xff in position 1"):
             decode(payload_of(b"a\xff", kind))
 
 
