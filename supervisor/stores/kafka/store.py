@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -36,9 +37,9 @@ LEAVE = 5.0
 
 class KafkaStore:
     """Implements `supervisor.stores.protocol.Store` and `Reports`. A supervisor joins; a program that has not joined sees what the brokers know of
-    the group, and can enqueue."""
+    the group, and can enqueue. `clock` returns seconds since the epoch."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: KafkaSettings, clock: Callable[[], float] = time.time) -> None:
         self.url = settings.shown
         self._settings = settings
         self._emit: Callable[[GroupEvent], None] = lambda event: None
@@ -46,7 +47,8 @@ class KafkaStore:
         self._group: Group | None = None
         self._producing = Producing(settings)
         assignment = Assignment(settings.buffer.records, settings.buffer.size)
-        self.state = state = KafkaState(assignment, settings.topics, settings.handler_header, settings.value)
+        topics, header, value = settings.topics, settings.handler_header, settings.value
+        self.state = state = KafkaState(assignment, topics, header, value, clock=clock)
         self._owner = owner = Ownership(state)
         state.on_ready = owner.notify_self
         queue, settles, dead_letters = Queue(state, owner), Settles(state, owner), DeadLetters(state, owner)
