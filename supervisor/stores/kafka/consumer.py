@@ -38,6 +38,7 @@ class ConsumerLimits(NamedTuple):
     batch: int = 500  # messages that are taken from the client at once
     poll: float = 0.1  # for the first message
     ask: float = 10.0  # for an answer about offsets
+    reset: float = 1.0  # until the brokers are asked again for the first and the last offset
     pause_at: float = 1.0
     resume_at: float = 0.5
     patience: float = 10.0  # with failing commits, until they are a problem
@@ -76,6 +77,8 @@ class GroupConsumer:
         self._commits = Commits(self._client, state, settings.commit_interval, emit, texts)
         self._stopping = threading.Event()
         self._ended = False
+        self._refused: list[Partition] = []
+        self._reset_due = 0.0
         self._started, self._reported_at, self._reported = time.monotonic(), -math.inf, ""
         self._thread: threading.Thread | None = None
 
@@ -103,6 +106,7 @@ class GroupConsumer:
     def stop(self, timeout: float) -> bool:
         """Commit what is done, and leave the group. Return False if the brokers did not answer within `timeout` seconds."""
         self._stopping.set()
+        self._state.woke()
         return self._thread is None or self._state.wait_until(lambda: self._ended, timeout)
 
     def problems(self) -> list[Problem]:
@@ -137,6 +141,7 @@ class GroupConsumer:
         )
         while not self._stopping.is_set():
             self._read()
+            self._reset_refused()
             self._pause_and_resume()
             self._commits.commit_if_due()
             self.connection.look()
@@ -150,7 +155,10 @@ class GroupConsumer:
         if first is None:
             return
         self.connection.answered()
-        messages = [first, *self._client.consume(self._limits.batch - 1, 0)]
+        self._take([first])  # before the next call, in which its partition may be taken and given again
+        self._take(self._client.consume(self._limits.batch - 1, 0))
+
+    def _take(self, messages: Sequence[Message]) -> None:
         with self._state.lock:
             self._state.add_records([record for message in messages if (record := self._record(message)) is not None])
 
@@ -207,9 +215,17 @@ class GroupConsumer:
                 partition.offsets.reached_end(message.offset() or 0)
                 self._state.on_ready()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
-            self._reset(partition)
+            self._refused.append(partition)
         else:
             self._client_failed(error)
+
+    def _reset_refused(self) -> None:
+        """Reset the partitions whose next offset the brokers have refused: without the lock, since it takes an answer of theirs."""
+        if self._refused and time.monotonic() >= self._reset_due:
+            refused, self._refused = self._refused, []
+            for partition in refused:
+                if self._state.assignment.partitions.get((partition.topic, partition.number)) is partition:
+                    self._reset(partition)
 
     def _reset(self, partition: Partition) -> None:
         """Read on where the user wants it (`auto.offset.reset`), since nothing is committed or the next offset does not exist any
@@ -222,6 +238,8 @@ class GroupConsumer:
             low, high = self._client.get_watermark_offsets(_of(partition), timeout=self._limits.ask)
         except KafkaException as error:
             self._client_failed(error.args[0])
+            self._refused.append(partition)
+            self._reset_due = time.monotonic() + self._limits.reset
             return
         start = high if self._at_end else low
         if wanted is not None:
@@ -234,21 +252,28 @@ class GroupConsumer:
 
     def _read_from(self, partition: Partition) -> None:
         """Read the partition from its position on. All others go on as they are."""
+        with self._state.lock:
+            partitions = list(self._state.assignment.partitions.values())
+        self._resume([_of(each) for each in partitions if each is partition or not self._cooperative])
         if self._cooperative:
             self._client.incremental_unassign([_of(partition)])
             self._client.incremental_assign([_of(partition)])
             partition.paused = False
             return
-        with self._state.lock:
-            partitions = list(self._state.assignment.partitions.values())
         self._client.assign([_of(each) for each in partitions])
         for each in partitions:
             each.paused = False
+
+    def _resume(self, partitions: Sequence[TopicPartition]) -> None:
+        """Resume partitions before they are assigned: the client pauses them still if they were paused when they were taken."""
+        if partitions:
+            self._client.resume(list(partitions))
 
     # rebalances
 
     def _on_assign(self, client: Consumer, given: Sequence[TopicPartition]) -> None:
         self.joined = True
+        self._resume(given)
         committed = self._committed(given)
         with self._state.lock:
             for each in given:
@@ -281,9 +306,10 @@ class GroupConsumer:
         self._give_up(self._taken(taken))
 
     def _give_up(self, partitions: Sequence[Partition]) -> None:
-        """Let running jobs of the partitions end, for a while, and commit what is done."""
+        """Let running jobs of the partitions end, for a while, and commit what is done. When the supervisor stops, no outcome comes
+        any more: the thread that settles waits for this one."""
         if partitions:
-            self._state.give_up(partitions, self._settings.revoke_timeout)
+            self._state.give_up(partitions, self._settings.revoke_timeout, hurry=self._stopping.is_set)
             self._commits.commit_now(partitions)
             self._drop(partitions, lost=False)
 
