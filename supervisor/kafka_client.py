@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.errors import StoreError
-from supervisor.kafka_errors import TOO_LARGE, UNREACHABLE, ErrorTexts
+from supervisor.kafka_errors import TOO_LARGE, ErrorTexts, is_outage, without_state
 from supervisor.text.rate_limit import RateLimit, times
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ POLL = 0.1
 _TIMEOUTS = ("message.timeout.ms", "delivery.timeout.ms")
 _OWN = frozenset({*_TIMEOUTS, "acks", "request.required.acks"})
 _WHERE = re.compile(r"^\[thrd:[^\]]*\]: ")
-_VARYING = re.compile(r" \(after \d+ms in state \w+[^)]*\)|\d+ identical error\(s\)|\d+ms")
+_VARYING = re.compile(r"\d+ identical error\(s\)|\d+ms")
 _OF_OTHER_CLIENTS = re.compile(r"is a (?:consumer|producer) property and will be ignored")
 
 
@@ -74,7 +74,7 @@ class ClientLog:
         """Write one line. librdkafka passes its `kind`, such as FAIL, and the name of the client."""
         if _OF_OTHER_CLIENTS.search(line):
             return
-        text = self._mask(_WHERE.sub("", line))
+        text = self._mask(without_state(_WHERE.sub("", line)))
         if (held := self._repeats.allow((kind, _VARYING.sub("", text)))) is not None:
             role = client.partition("#")[2]
             self._log.log(min(level, logging.WARNING), "kafka: %s: %s%s", role, text, times(held))
@@ -143,9 +143,9 @@ class Publisher:
         may have been written all the same.
         """
         self._cause = None
-        batch = _Batch(records, lambda error, topic: self._texts.of(error, topic, self._cause))
+        batch = _Batch(records, self._refusal)
         self._publish(batch, min(within, self._timeout) + SLACK)
-        batch.refuse_open(self._texts.unreachable(None, self._cause))
+        batch.refuse_open()
         # A client sends later what has no report yet, never recovers from some errors, and believes for minutes that a topic is missing.
         if not all(refused.too_large for refused in batch.refused.values()):
             self._discard()
@@ -162,8 +162,9 @@ class Publisher:
         for index, record in enumerate(batch.records):
             batch.send(producer, index, record)
         while batch.open and time.monotonic() < started + seconds:
+            acknowledged = len(batch.places)
             producer.poll(POLL)
-            if batch.places:
+            if len(batch.places) > acknowledged:
                 self._all_down = False
             if self._all_down and time.monotonic() - started >= DOWN_FOR:
                 break
@@ -180,6 +181,14 @@ class Publisher:
         else:
             self._cause = error
 
+    def _refusal(self, error: KafkaError | None, topic: str) -> Refused:
+        """Return why a record is not acknowledged; no error stands for no answer."""
+        if error is None:
+            unavailable = self._cause is None or is_outage(self._cause, None)
+            return Refused(self._texts.unreachable(topic, self._cause), unavailable=unavailable)
+        text = self._texts.of(error, topic, self._cause)
+        return Refused(text, error.name() in TOO_LARGE, is_outage(error, self._cause))
+
     def _discard(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -190,19 +199,19 @@ class Publisher:
 class _Batch:
     """The records of one publish: those without a report yet are `open`."""
 
-    def __init__(self, records: Sequence[Record], explain: Callable[[KafkaError, str], str]) -> None:
+    def __init__(self, records: Sequence[Record], refusal: Callable[[KafkaError | None, str], Refused]) -> None:
         self.records = records
         self.refused: dict[int, Refused] = {}
         self.open: set[int] = set()
         self.places: dict[int, tuple[int, int]] = {}
-        self._explain = explain
+        self._refusal = refusal
 
     def send(self, producer: Producer, index: int, record: Record) -> None:
         """Give a record to the client. Raises nothing for a record that the client refuses."""
         self.open.add(index)
         try:
             producer.produce(
-                record.topic, record.value, record.key, headers=list(record.headers),
+                record.topic, record.value, record.key, record.partition, headers=list(record.headers),
                 on_delivery=lambda error, message: self._report(index, error, message),
             )  # fmt: skip
         except BufferError:
@@ -213,9 +222,10 @@ class _Batch:
         except require().KafkaException as error:
             self._report(index, error.args[0], None)
 
-    def refuse_open(self, text: str) -> None:
+    def refuse_open(self) -> None:
+        """Refuse the records without a report."""
         for index in sorted(self.open):
-            self._refuse(index, Refused(text, unavailable=True))
+            self._refuse(index, self._refusal(None, self.records[index].topic))
 
     def _report(self, index: int, error: KafkaError | None, message: Message | None) -> None:
         if index not in self.open:
@@ -225,8 +235,7 @@ class _Batch:
             assert message is not None
             self.places[index] = message.partition() or 0, message.offset() or 0
             return
-        text, name = self._explain(error, self.records[index].topic), error.name()
-        self._refuse(index, Refused(text, name in TOO_LARGE, name in UNREACHABLE))
+        self._refuse(index, self._refusal(error, self.records[index].topic))
 
     def _refuse(self, index: int, refused: Refused) -> None:
         self.open.discard(index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,11 @@ TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TO
 UNREACHABLE = frozenset(
     {"_ALL_BROKERS_DOWN", "_TRANSPORT", "_RESOLVE", "_FAIL", "_MSG_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE"}
 )
-REACH = "check the addresses in bootstrap, and that the brokers run"
+_STATE = re.compile(r" \(after \d+ms in state \w+[^)]*\)")
+REACH = "check the addresses in bootstrap and security.protocol, and that the brokers run"
 
 _NO_TOPIC = "the topic does not exist; create it, or let the brokers create topics (auto.create.topics.enable)"
-_DENIED = "the user of this client has no right to {right}; grant it that (ACL)"
+_DENIED = "the user of this client has no right to %s; grant it that (ACL)"
 _LOGIN = "the brokers refuse the login; check security.protocol and the keys sasl.… of kafka"
 _TOO_LARGE = "a record is too large; raise max.message.bytes of the topic, and message.max.bytes of kafka"
 _REPLICAS = "too few replicas are in sync; start the missing brokers, or lower min.insync.replicas"
@@ -26,9 +28,9 @@ _REMEDIES: Mapping[str, str] = {
     "_UNKNOWN_TOPIC": _NO_TOPIC,
     "_UNKNOWN_PARTITION": "the topic has no such partition",
     "TOPIC_EXCEPTION": "no topic can have this name; expected at most 249 of A-Z, a-z, 0-9, '.', '_' and '-'",
-    "TOPIC_AUTHORIZATION_FAILED": _DENIED.format(right="this topic"),
-    "GROUP_AUTHORIZATION_FAILED": _DENIED.format(right="read as this group"),
-    "CLUSTER_AUTHORIZATION_FAILED": _DENIED.format(right="use the cluster (IdempotentWrite, before Kafka 2.8)"),
+    "TOPIC_AUTHORIZATION_FAILED": _DENIED % "this topic",
+    "GROUP_AUTHORIZATION_FAILED": _DENIED % "read as this group",
+    "CLUSTER_AUTHORIZATION_FAILED": _DENIED % "use the cluster (IdempotentWrite, before Kafka 2.8)",
     "SASL_AUTHENTICATION_FAILED": _LOGIN,
     "UNSUPPORTED_SASL_MECHANISM": _LOGIN,
     "_AUTHENTICATION": _LOGIN,
@@ -53,14 +55,14 @@ class ErrorTexts:
         """Return what failed where, and what to do. `cause` is the last error of a connection, if there is one."""
         if error.name() in UNREACHABLE:
             return self.unreachable(topic, cause or error)
-        remedy, reason = _REMEDIES.get(error.name()), f"{error.name()}: {error.str()}"
+        remedy, reason = _REMEDIES.get(error.name()), f"{error.name()}: {without_state(error.str())}"
         return self._line(topic, f"{remedy} ({reason})" if remedy else reason)
 
     def unreachable(self, topic: str | None = None, cause: KafkaError | None = None) -> str:
         """Return that no broker has answered, or the error of the connections that explains it."""
         if cause is not None and cause.name() not in UNREACHABLE:
             return self.of(cause, topic)
-        why = f"no broker has answered ({cause.str()})" if cause else "no broker has answered in time"
+        why = f"no broker has answered ({without_state(cause.str())})" if cause else "no broker has answered in time"
         return self._line(topic, f"{why}; {REACH}")
 
     def setting(self, error: KafkaError) -> str:
@@ -70,6 +72,16 @@ class ErrorTexts:
     def _line(self, topic: str | None, text: str) -> str:
         where = f"{self._bootstrap}: topic {topic}" if topic else self._bootstrap
         return " ".join(self.mask(f"{where}: {text}").split())
+
+
+def is_outage(error: KafkaError, cause: KafkaError | None) -> bool:
+    """Return whether no broker is reachable, for which no setting is known to be the cause: the same may succeed later."""
+    return error.name() in UNREACHABLE and (cause is None or cause.name() in UNREACHABLE)
+
+
+def without_state(text: str) -> str:
+    """Return a text of librdkafka without the state of its connection, which means nothing to a person."""
+    return _STATE.sub("", text).replace("/bootstrap:", ":")
 
 
 def _secrets(kafka: Mapping[str, Any]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from supervisor.config.contradictions import handler_problems, url_problem
 from supervisor.config.diagnostics import is_spoiled
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.misspelt import doubtful_queues, unknown_handlers
-from supervisor.config.settings import Settings
+from supervisor.config.settings import DlqSettings, Settings
 from supervisor.config.without_effect import without_effect
 from supervisor.config.yaml_reader import Keys
 from supervisor.dead_letters.file_sink import FileSink
@@ -28,7 +28,7 @@ from supervisor.dead_letters.opening import BuiltInSinks, SinkBuilder, close_sin
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
-from supervisor.stores.protocol import Store, WithRights
+from supervisor.stores.protocol import Describes, Store, WithRights
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.transfer import Transferable, closed_message
 from supervisor.text.os_errors import not_writable
@@ -191,11 +191,13 @@ def _check_store(settings: Settings, mistakes: _Mistakes) -> None:
             echo(f"store: {shown}: {file} will be created")
         return
     try:
-        found = use_store(settings, lambda store: _problem_of_store(store, settings.dlq.names))
-        if found is None:
+        problems, facts = use_store(settings, lambda store: _examined(store, settings.dlq))
+        for problem in problems:
+            mistakes.add(f"store: {shown}: {problem}")
+        if not problems:
             echo(f"store: {shown}: reachable")
-        else:
-            mistakes.add(f"store: {shown}: {found}")
+        for fact in facts:
+            echo(f"store: {fact}")
     except StoreMissing as missing:
         if missing.obstacle:
             mistakes.add(f"store: {missing.obstacle}")
@@ -212,6 +214,14 @@ def _is_full(folder: Path) -> bool:
         return False
     blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
     return blocks * disk.f_frsize < MIN_SPACE or (disk.f_files > 0 and disk.f_ffree == 0)
+
+
+def _examined(store: Store, dlq: DlqSettings) -> tuple[list[str], list[str]]:
+    """Return what keeps supervisors from using the store, and what else a person should know of it."""
+    if isinstance(store, Describes):
+        return store.obstacles(), store.describe(dlq)
+    problem = _problem_of_store(store, dlq.names)
+    return [problem] if problem else [], []
 
 
 def _problem_of_store(store: Store, sinks: Sinks) -> str | None:

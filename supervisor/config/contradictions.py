@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
-from supervisor.config.diagnostics import Findings, touches
+from supervisor.config.diagnostics import Contradiction, Findings, touches
 from supervisor.config.kafka import KAFKA
+from supervisor.config.kafka_contradictions import kafka_contradictions
 from supervisor.config.retries import NO_FACTOR, BackoffSettings
 from supervisor.config.settings import DEFAULT_QUEUE, CountSettings, Settings
 from supervisor.config.yaml_reader import Keys
@@ -54,20 +55,11 @@ MIN_TOKEN = 16
 LEASE_EXPECTED = "expected at most half of lease.ttl"
 
 
-class Contradiction(NamedTuple):
-    """`path` is the key to change. It is not reported if that key or one of `involved` has another problem already.
-    `secret` is whether the message must not show the value."""
-
-    path: Keys
-    message: str
-    involved: tuple[Keys, ...] = ()
-    secret: bool = False
-
-
 def add_contradictions(findings: Findings, settings: Settings) -> None:
     """Add the contradictions between keys that have no other problem."""
     wrong = [problem.path for problem in findings.problems]
-    for check in (_store, _heartbeats, _soft_timeouts, _memory, _groups, _backoffs, _sinks, _sink_files, _http):
+    checks = _store, _heartbeats, _soft_timeouts, _memory, _groups, _backoffs, _sinks, _sink_files, _http
+    for check in (*checks, kafka_contradictions):
         for found in check(settings):
             if not any(touches(path, wrong) for path in (found.path, *found.involved)):
                 findings.wrong(found.path, found.message, secret=found.secret)
@@ -250,7 +242,7 @@ def _written_backoffs(settings: Settings) -> Iterator[tuple[Keys, BackoffSetting
 
 def _sinks(settings: Settings) -> Iterator[Contradiction]:
     first: dict[str, str] = {}
-    for index, sink in enumerate(settings.dlq.sinks):
+    for index, sink in sorted(enumerate(settings.dlq.sinks), key=lambda each: not each[1].is_of_store):
         if sink.name in first:
             message = f"a second sink named {sink.name} beside {first[sink.name]}: give it another name"
             yield Contradiction(("dlq", "sinks", index), message)

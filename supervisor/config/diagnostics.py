@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from operator import eq
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.config.yaml_reader import Document, Keys, Problem
 from supervisor.text.names import did_you_mean, did_you_mean_or_all
@@ -38,6 +38,16 @@ def flatten(known: Tree, prefix: str = "") -> Iterator[str]:
             yield from flatten(branch, dotted)
         else:
             yield dotted
+
+
+class Contradiction(NamedTuple):
+    """`path` is the key to change. It is not reported if that key or one of `involved` has another problem already.
+    `secret` is whether the message must not show the value."""
+
+    path: Keys
+    message: str
+    involved: tuple[Keys, ...] = ()
+    secret: bool = False
 
 
 class Findings:

@@ -15,10 +15,18 @@ def name_warnings(settings: Settings, handlers: Collection[str]) -> list[str]:
 
 
 def unknown_handlers(settings: Settings, handlers: Collection[str]) -> list[str]:
+    topics = settings.store.kafka.topics if settings.store.kafka else {}
     return [
-        f"{_file(settings)}: handlers.{name}: no plugin has this handler{did_you_mean(name, handlers)}"
-        for name in settings.handlers
-        if name not in handlers
+        *(
+            f"{_file(settings)}: handlers.{name}: no plugin has this handler{did_you_mean(name, handlers)}"
+            for name in settings.handlers
+            if name not in handlers
+        ),
+        *(
+            f"{_file(settings)}: store.topics.{topic}: no plugin has the handler {name}{did_you_mean(name, handlers)}"
+            for topic, name in topics.items()
+            if name is not None and name not in handlers
+        ),
     ]
 
 
@@ -62,7 +70,8 @@ def named_queues(settings: Settings) -> set[str]:
     """Return the queues that keys of the config name."""
     of_handlers = {handler.queue for handler in settings.handlers.values() if handler.queue}
     of_groups = (group.queues for group in settings.workers.groups.values())
-    return {DEFAULT_QUEUE, *settings.queues, *(settings.workers.queues or ()), *of_handlers}.union(*of_groups)
+    topics = settings.store.kafka.topics if settings.store.kafka else ()
+    return {DEFAULT_QUEUE, *settings.queues, *(settings.workers.queues or ()), *of_handlers, *topics}.union(*of_groups)
 
 
 def _hint(queue: str, others: Collection[str]) -> str:

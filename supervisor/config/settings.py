@@ -35,6 +35,7 @@ from supervisor.text.redaction import without_secrets
 DEFAULT_QUEUE = "default"
 DEFAULT_STORE = "sqlite:///jobs.db"
 VARIABLE = "SUPERVISOR_CONFIG"
+KEY_OF_STORE = "dlq.topic_suffix"
 SCHEMES_WITHOUT_SECRETS = ("sqlite", "memory")
 
 
@@ -218,6 +219,11 @@ class SinkSettings(Section):
     options: dict[str, Any] = setting(given, default_factory=dict)
     key: str = setting(given, default="")
 
+    @property
+    def is_of_store(self) -> bool:
+        """Whether a Kafka store has added it."""
+        return self.key == KEY_OF_STORE
+
     @classmethod
     def completed(cls, values: dict[str, Any], place: Place) -> dict[str, Any]:
         options = dict(values["options"])
@@ -240,7 +246,7 @@ class DlqSettings(Section):
         if not self.enabled:
             return self
         options = store.sink_options(self.topic_suffix)
-        sink = SinkSettings(type=KAFKA, name=DEAD_LETTER_TOPIC, options=options, key="dlq.topic_suffix")
+        sink = SinkSettings(type=KAFKA, name=DEAD_LETTER_TOPIC, options=options, key=KEY_OF_STORE)
         return self.replace(sinks=(*self.sinks, sink))
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from supervisor.config.settings import DEFAULT_QUEUE, Settings
 from supervisor.handlers import HandlerInfo
+from supervisor.text.names import did_you_mean
 from supervisor.text.units import format_duration
 
 SMALLEST_WORKER = 10_000_000
@@ -15,7 +16,7 @@ SMALLEST_WORKER = 10_000_000
 def without_effect(settings: Settings, handlers: Iterable[HandlerInfo]) -> Iterator[str]:
     """Yield a warning for each such setting; `handlers` are those of the plugins."""
     file = f"{settings.path or 'config'}: "
-    for warning in (*_general(settings), *_heartbeat_timeouts(settings)):
+    for warning in (*_general(settings), *_kafka(settings), *_heartbeat_timeouts(settings)):
         yield file + warning
     for info in handlers:
         own = settings.handlers.get(info.name)
@@ -46,6 +47,27 @@ def _general(settings: Settings) -> Iterator[str]:
         if "max_in_flight" in retry.written and isinstance(limit, int) and limit > count > 0:
             of = f"workers.groups.{group}.count" if group else "workers.count"
             yield f"{key}retry.max_in_flight: {limit} is more than {of} ({count}), so retries may have all workers"
+
+
+def _kafka(settings: Settings) -> Iterator[str]:
+    """Yield the keys that have no effect on a Kafka store, or on any other."""
+    store, dlq = settings.store.kafka, settings.dlq
+    if "topic_suffix" in dlq.written and (store is None or not dlq.enabled):
+        why = "the store is not of type kafka" if store is None else "dlq.enabled is false"
+        yield f"dlq.topic_suffix: it has no effect, since {why}"
+    if store is None:
+        return
+    if "ttl" in settings.lease.written:
+        yield "lease.ttl: it has no effect, since others get the partitions of a lost supervisor after session.timeout.ms"
+    for key in sorted(settings.retention.written):
+        yield f"retention.{key}: it has hardly an effect: supervisors keep only the newest jobs that failed or were cancelled, in memory"
+    if "payload" in settings.limits.written:
+        yield "limits.payload: it is a limit for jobs that are enqueued here, and none for the records of other programs"
+    for key, retry in (("", settings.retry), *((f"queues.{name}.", it.retry) for name, it in settings.queues.items())):
+        if "urgent" in retry.written and retry.urgent > 0:
+            yield f"{key}retry.urgent: it has no effect, since all records have priority 0"
+    for queue in settings.queues.keys() - store.topics.keys():
+        yield f"queues.{queue}: it has no effect, since store.topics has no such topic{did_you_mean(queue, store.topics)}"
 
 
 def _groups(settings: Settings) -> Iterator[str]:

@@ -69,7 +69,7 @@ class KafkaSink:
     def _published(self, records: Mapping[int, Record], until: float) -> dict[int, Refused]:
         """Publish records by id, and return those that are not acknowledged."""
         ids = list(records)
-        refused = self._publisher.publish(list(records.values()), until - time.monotonic())
+        refused = self._publisher.publish(list(records.values()), within=until - time.monotonic())
         return {ids[index]: problem for index, problem in refused.items()}
 
     def _published_alone(

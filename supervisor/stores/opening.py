@@ -141,8 +141,10 @@ def _open_kafka(settings: StoreSettings, *, create: bool, base: Path) -> Store:
     if settings.kafka is None:
         raise StoreError("store: expected a mapping with type: kafka, bootstrap, group and topics")
     require()
+    from supervisor.stores.kafka.client_check import require_settings
     from supervisor.stores.kafka.store import KafkaStore
 
+    require_settings(settings.kafka)
     return KafkaStore(settings.kafka)
 
 

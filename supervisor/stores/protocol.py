@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
-from supervisor.config.settings import RetentionSettings
+from supervisor.config.settings import DlqSettings, RetentionSettings
 from supervisor.events import MAX_COUNTED, Event
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.job_reports import JobReport
@@ -244,6 +244,17 @@ class Store(
         `brief`, it raises StoreContended after a moment rather than wait for locks of other sessions."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Describes(Protocol):
+    """A store that a check looks at without joining it."""
+
+    def describe(self, dlq: DlqSettings) -> list[str]:
+        """Return lines for people: what the store has, and what it can't do."""
+
+    def obstacles(self) -> list[str]:
+        """Return what keeps supervisors from using it, and what to do."""
 
 
 @runtime_checkable

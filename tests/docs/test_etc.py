@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from supervisor import Client
+from supervisor.config.kafka import KafkaSettings
 from supervisor.config.loading import load
 from supervisor.config.settings import Settings
 from supervisor.jobs import Backoff
@@ -99,6 +100,46 @@ def test_the_config_for_postgresql_is_all_defaults_but_for_where_it_is() -> None
         assert value == defaults_of_store[option].default, option
     assert settings.lease == defaults.lease
     assert all(report.error is None for report in _loaded(settings).reports)
+
+
+def test_the_config_for_kafka_has_every_key_with_its_default(tmp_path: Path) -> None:
+    settings = load(ROOT / "etc/kafka.yaml", {})
+    store = _kafka(settings)
+    assert store == KafkaSettings(bootstrap=store.bootstrap, group=store.group, topics=store.topics)
+    written = yaml.safe_load((ROOT / "etc/kafka.yaml").read_text())["store"]
+    leaves = {key: part if key == "buffer" else "any" for key, part in written.items()}
+    assert flattened({"store": leaves}) == {*store_options("kafka"), "store.type"}
+    shortest = tmp_path / "shortest.yaml"
+    shortest.write_text("store: {type: kafka, bootstrap: 'k:9092', group: g, topics: [a]}")
+    defaults = load(shortest, {})
+    assert settings.retry.replace(max_retries=defaults.retry.max_retries) == defaults.retry
+    assert (settings.dlq.enabled, settings.dlq.topic_suffix) == (defaults.dlq.enabled, defaults.dlq.topic_suffix)
+    assert settings.unknown_handler == defaults.unknown_handler
+
+
+def test_the_config_for_kafka_has_its_handlers() -> None:
+    settings = load(ROOT / "etc/kafka.yaml", {})
+    manager = _loaded(settings)
+    assert all(report.error is None for report in manager.reports)
+    assert {handler for handler in _kafka(settings).topics.values() if handler} <= manager.handlers.keys()
+
+
+def test_the_examples_in_the_config_for_kafka_are_right(tmp_path: Path) -> None:
+    from supervisor.stores.kafka.client_check import require_settings
+
+    path = tmp_path / "kafka.yaml"
+    text = (ROOT / "etc/kafka.yaml").read_text().replace("  kafka: {}", "")
+    path.write_text(re.sub(r"^  #(?! \S)", "  ", text, flags=re.M))
+    settings = load(path, {"KAFKA_PASSWORD": "sesame-0815", "HOSTNAME": "worker-17"})
+    store = _kafka(settings)
+    assert store.kafka["ssl.ca.location"] == f"{tmp_path}/ca.pem"
+    assert settings.secrets == {"sesame-0815"}
+    require_settings(store.replace(kafka={**store.kafka, "ssl.ca.location": "probe"}))
+
+
+def _kafka(settings: Settings) -> KafkaSettings:
+    assert settings.store.kafka is not None
+    return settings.store.kafka
 
 
 @pytest.mark.parametrize(

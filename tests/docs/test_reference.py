@@ -116,6 +116,15 @@ def test_what_a_job_can_have_names_every_argument_and_option() -> None:
     assert options == options_of("supervisor enqueue") - {"-c", "--config", "--file", "--force"}
 
 
+def test_what_a_kafka_store_does_not_support_is_in_the_reference_and_the_reverse() -> None:
+    from supervisor.stores.kafka.limits import NOT_HERE, NOWHERE
+
+    table = rows(page("reference/command-line.md").section("What a Kafka store can't do"))
+    assert [row[0] for row in table] == list(
+        dict.fromkeys(limit.what for limit in (*NOT_HERE.values(), *NOWHERE.values()))
+    )
+
+
 # --- hooks, events, metrics
 
 

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
 from supervisor import kafka_client
+from supervisor.config.loading import load
 from supervisor.dead_letters.kafka_headers import MAX_REASON
 from supervisor.dead_letters.kafka_sink import KafkaSink
+from supervisor.dead_letters.opening import BuiltInSinks, SinkBuilder, close_sinks
 from supervisor.errors import NotAccepted
+from supervisor.plugins.manager import PluginManager
+from tests.docs.pages import blocks
 from tests.kafka.broker import Broker
 from tests.kafka.mock_cluster import MockCluster
 
@@ -219,3 +225,21 @@ def test_a_key_that_can_not_be_used_is_named(keys: dict[str, Any], problem: str)
     with pytest.raises(ValueError, match="^" + problem.replace("(", r"\(")) as raised:
         KafkaSink(**{"bootstrap": "127.0.0.1:1", **keys})
     assert "geheim" not in str(raised.value)
+
+
+def test_the_sink_of_the_pages_can_be_built(tmp_path: Path) -> None:
+    (block,) = (block for block in blocks("yaml") if "type: kafka" in block.text and "sinks:" in block.text)
+    (tmp_path / "supervisor.yaml").write_text(block.text)
+    settings = load(tmp_path / "supervisor.yaml", {"KAFKA_PASSWORD": "correct-horse"})
+    builder = SinkBuilder(settings, manager := PluginManager())
+    manager.register(BuiltInSinks(), BuiltInSinks.NAME)
+    builder.build()
+    assert builder.errors == [] and list(builder.sinks) == ["kafka"]
+    assert "correct-horse" in settings.secrets
+    close_sinks(builder.sinks.values())
+
+
+def test_without_the_package_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(ValueError, match=r"pip install 'job-supervisor\[kafka\]'"):
+        KafkaSink("127.0.0.1:1", "t")

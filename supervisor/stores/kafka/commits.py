@@ -18,6 +18,9 @@ from supervisor.threads import start_thread
 LAST_COMMIT = 5.0
 """Seconds for the commit before a partition is given up."""
 
+ANSWER = 60.0
+"""Seconds for an answer to a commit; the client gives one way before, unless it has lost the commit."""
+
 Emit = Callable[[GroupEvent], None]
 
 
@@ -45,9 +48,10 @@ class Commits:
         start_thread(self._commit_last, "kafka-commit")
 
     def commit_if_due(self) -> None:
-        if self._now() < self._due or self._under_way:
+        now = self._now()
+        if now < self._due or (self._under_way and now < self._due + ANSWER):
             return
-        self._due = self._now() + self._interval
+        self._due = now + self._interval
         self._under_way = self._done(self._state.assignment.partitions.values())
         if not self._under_way:
             return

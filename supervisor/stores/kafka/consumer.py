@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ class ConsumerLimits(NamedTuple):
     reset: float = 1.0  # until the brokers are asked again for the first and the last offset
     pause_at: float = 1.0
     resume_at: float = 0.5
-    patience: float = 10.0  # with failing commits, until they are a problem
+    uncommitted: float = 10.0  # with failing commits, until they are a problem
     join: float = 60.0  # until the group should have given partitions
     recent: float = 30.0  # for which an error of the client is a problem
 
@@ -101,6 +102,7 @@ class GroupConsumer:
     def start(self) -> None:
         """Join the group. It may be called again."""
         if self._thread is None:
+            self._started = time.monotonic()
             self._thread = start_thread(self._run, "kafka-consumer")
 
     def stop(self, timeout: float) -> bool:
@@ -113,10 +115,10 @@ class GroupConsumer:
         """Return what goes wrong in the group although the brokers answer."""
         now, commits = time.monotonic(), self._commits
         found = []
-        if commits.failing_since is not None and now - commits.failing_since > self._limits.patience:
+        if commits.failing_since is not None and now - commits.failing_since > self._limits.uncommitted:
             what = f"no offset was committed for {now - commits.failing_since:.0f}s: {commits.error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
-        if not self.joined and now - self._started > self._limits.join:
+        if self._thread is not None and not self.joined and now - self._started > self._limits.join:
             what = f"the group {self._settings.group} has given no partition for {now - self._started:.0f}s"
             found.append(Problem("group", what, NOT_JOINED))
         if now - self._reported_at < self._limits.recent:
@@ -160,15 +162,19 @@ class GroupConsumer:
 
     def _take(self, messages: Sequence[Message]) -> None:
         with self._state.lock:
-            self._state.add_records([record for message in messages if (record := self._record(message)) is not None])
+            read = [self._record(message) for message in messages if message.error() is None]
+            self._state.add_records([record for record in read if record is not None])
+        for message in messages:
+            if (error := message.error()) is not None:
+                self._message_failed(error, self._partition(message), message)
+
+    def _partition(self, message: Message) -> Partition | None:
+        topic, number = message.topic(), message.partition()
+        return None if topic is None or number is None else self._state.assignment.partitions.get((topic, number))
 
     def _record(self, message: Message) -> Record | None:
         """Return the record of a message, unless it is not to be run."""
-        topic, number, offset = message.topic(), message.partition(), message.offset()
-        partition = self._state.assignment.partitions.get((topic or "", -1 if number is None else number))
-        if (error := message.error()) is not None:
-            self._message_failed(error, partition, message)
-            return None
+        partition, offset = self._partition(message), message.offset()
         if partition is None or partition.leaving or offset is None:
             return None
         partition.at_end = False
@@ -195,10 +201,17 @@ class GroupConsumer:
                     resuming.append(partition)
         if pausing:
             self._client.pause([_of(partition) for partition in pausing])
-        if resuming:
-            self._client.resume([_of(partition) for partition in resuming])
+        for partition in resuming:
+            self._resume(partition)
         for partition in (*pausing, *resuming):
             partition.paused = not partition.paused
+
+    def _resume(self, partition: Partition) -> None:
+        """Read the partition again. The client would begin up to a second later, unless it gets the offset."""
+        self._client.resume([_of(partition)])
+        if partition.offsets.position is not None:
+            with suppress(KafkaException):  # the client does not read it yet
+                self._client.seek(_of(partition))
 
     # errors
 
@@ -210,10 +223,11 @@ class GroupConsumer:
 
     def _message_failed(self, error: KafkaError, partition: Partition | None, message: Message) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
-            if partition is not None:
-                partition.at_end = partition.changed = True
-                partition.offsets.reached_end(message.offset() or 0)
-                self._state.on_ready()
+            with self._state.lock:
+                if partition is not None and not partition.leaving:
+                    partition.at_end = partition.changed = True
+                    partition.offsets.reached_end(message.offset() or 0)
+                    self._state.on_ready()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
             self._refused.append(partition)
         else:
@@ -231,8 +245,9 @@ class GroupConsumer:
         """Read on where the user wants it (`auto.offset.reset`), since nothing is committed or the next offset does not exist any
         more. Records that were fetched before are run, unless the topic was made anew: then their offsets mean other records."""
         wanted = partition.offsets.position
-        if wanted is not None and self._on_error:
-            self.connection.broken(f"{partition.name}: no record {wanted} any more, and auto.offset.reset is error")
+        if self._on_error:
+            what = "no offset is committed" if wanted is None else f"there is no record {wanted} any more"
+            self.connection.broken(f"{partition.name}: {what}, and auto.offset.reset is error")
             return
         try:
             low, high = self._client.get_watermark_offsets(_of(partition), timeout=self._limits.ask)
@@ -254,7 +269,8 @@ class GroupConsumer:
         """Read the partition from its position on. All others go on as they are."""
         with self._state.lock:
             partitions = list(self._state.assignment.partitions.values())
-        self._resume([_of(each) for each in partitions if each is partition or not self._cooperative])
+        paused = [_of(each) for each in partitions if each is partition or not self._cooperative]
+        self._client.resume(paused)  # an assignment alone does not end a pause
         if self._cooperative:
             self._client.incremental_unassign([_of(partition)])
             self._client.incremental_assign([_of(partition)])
@@ -264,16 +280,10 @@ class GroupConsumer:
         for each in partitions:
             each.paused = False
 
-    def _resume(self, partitions: Sequence[TopicPartition]) -> None:
-        """Resume partitions before they are assigned: the client pauses them still if they were paused when they were taken."""
-        if partitions:
-            self._client.resume(list(partitions))
-
     # rebalances
 
     def _on_assign(self, client: Consumer, given: Sequence[TopicPartition]) -> None:
         self.joined = True
-        self._resume(given)
         committed = self._committed(given)
         with self._state.lock:
             for each in given:
@@ -281,7 +291,9 @@ class GroupConsumer:
         self._emit(PartitionsAssigned(_names(given)))
 
     def _assigned(self, topic: str, number: int, committed: int | None, done_before: Sequence[Range]) -> Partition:
-        partition = Partition(topic, number, next(self._epochs), Offsets(committed, done_before), committed)
+        """Begin an assignment. The client keeps a partition paused that it has had before, so it is to be resumed."""
+        offsets = Offsets(committed, done_before)
+        partition = Partition(topic, number, next(self._epochs), offsets, committed, paused=True)
         self._state.assignment.partitions[topic, number] = partition
         return partition
 
@@ -303,7 +315,7 @@ class GroupConsumer:
         }
 
     def _on_revoke(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
-        self._give_up(self._taken(taken))
+        self._give_up(_found(self._state, taken))
 
     def _give_up(self, partitions: Sequence[Partition]) -> None:
         """Let running jobs of the partitions end, for a while, and commit what is done. When the supervisor stops, no outcome comes
@@ -314,13 +326,8 @@ class GroupConsumer:
             self._drop(partitions, lost=False)
 
     def _on_lost(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
-        if partitions := self._taken(taken):
+        if partitions := _found(self._state, taken):
             self._drop(partitions, lost=True)
-
-    def _taken(self, taken: Sequence[TopicPartition]) -> list[Partition]:
-        with self._state.lock:
-            found = [self._state.assignment.partitions.get((it.topic, it.partition)) for it in taken]
-            return [partition for partition in found if partition is not None]
 
     def _drop(self, partitions: Sequence[Partition], lost: bool) -> None:
         undone = self._state.drop(partitions)
@@ -330,6 +337,12 @@ class GroupConsumer:
 def _of(partition: Partition) -> TopicPartition:
     position = partition.offsets.position
     return TopicPartition(partition.topic, partition.number, OFFSET_INVALID if position is None else position)
+
+
+def _found(state: KafkaState, taken: Sequence[TopicPartition]) -> list[Partition]:
+    with state.lock:
+        found = [state.assignment.partitions.get((it.topic, it.partition)) for it in taken]
+        return [partition for partition in found if partition is not None]
 
 
 def _names(given: Sequence[TopicPartition]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,12 +51,13 @@ class Group:
     def close(self) -> None:
         self._client.close()
 
-    def topics(self) -> dict[str, int | None]:
-        """Return the number of partitions of each topic of the config, or None if it does not exist."""
+    def topics(self, names: Collection[str] = ()) -> dict[str, int | None]:
+        """Return the number of partitions of these topics, by default of those of the config, or None if one does not exist."""
+        names = names or self._settings.topics
         with self._answering():
             found = self._client.list_topics(timeout=TIMEOUT).topics
-        exists = {topic for topic in self._settings.topics if topic in found and found[topic].error is None}
-        return {topic: len(found[topic].partitions) if topic in exists else None for topic in self._settings.topics}
+        exists = {topic for topic in names if topic in found and found[topic].error is None}
+        return {topic: len(found[topic].partitions) if topic in exists else None for topic in names}
 
     def lags(self) -> list[Lag]:
         """Return the lag of each partition of the topics."""

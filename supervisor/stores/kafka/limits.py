@@ -20,14 +20,14 @@ class Limit(NamedTuple):
 NOT_HERE: Mapping[str, Limit] = {
     "list_jobs": Limit("list jobs", ASK_SUPERVISOR),
     "find_jobs": Limit("find jobs", ASK_SUPERVISOR),
-    "get": Limit("show a job", ASK_SUPERVISOR),
+    "get": Limit("show jobs", ASK_SUPERVISOR),
     "get_many": Limit("show jobs", ASK_SUPERVISOR),
-    "ended": Limit("wait for jobs, or return their results", ASK_SUPERVISOR),
+    "ended": Limit("wait for jobs", ASK_SUPERVISOR),
     "cancel": Limit("cancel jobs", ASK_SUPERVISOR),
     "retry": Limit("retry jobs", ASK_SUPERVISOR),
     "pause": Limit("pause or resume queues", ASK_SUPERVISOR),
     "failures": Limit("show failures", ASK_SUPERVISOR),
-    "sinks": Limit("show the sinks that dead letters wait for", ASK_SUPERVISOR),
+    "sinks": Limit("show which sinks dead letters wait for", ASK_SUPERVISOR),
     "oldest_ready": Limit("show how long jobs have waited", ASK_SUPERVISOR),
     "remaining": Limit("count jobs", ASK_SUPERVISOR),
 }
@@ -36,7 +36,7 @@ NOT_HERE: Mapping[str, Limit] = {
 NOWHERE: Mapping[str, Limit] = {
     "enqueue": Limit(
         "enqueue with a priority, a delay, or retries, a timeout or a backoff of one job",
-        "leave them out, since a record has no such fields",
+        "leave them out, since a record has no such field",
     ),
     "redrive": Limit(
         "redrive dead letters in place",

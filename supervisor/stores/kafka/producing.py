@@ -28,7 +28,7 @@ class Producing:
         the rows and fail for the others."""
         records = [self._record(row) for row in rows]
         if self._publisher is None:
-            self._publisher = Publisher(self._settings.bootstrap, self._settings.kafka)
+            self._publisher = self._new_publisher()
         places: dict[int, tuple[int, int]] = {}
         refused = self._publisher.publish(records, places=places)
         if refused:
@@ -36,6 +36,12 @@ class Producing:
             done = f"{n - len(refused)} of {n} records were published; " if n > 1 else ""
             raise StoreUnavailable(f"{done}{first.text}")
         return [job_id(Place(self._numbers[record.topic], *places[index])) for index, record in enumerate(records)]
+
+    def _new_publisher(self) -> Publisher:
+        try:
+            return Publisher(self._settings.bootstrap, self._settings.kafka)
+        except ValueError as error:
+            raise StoreError(str(error)) from None
 
     def close(self) -> None:
         if self._publisher is not None:

@@ -8,10 +8,12 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from supervisor.config.kafka import KafkaSettings
+from supervisor.config.settings import DlqSettings
 from supervisor.jobs import JobState
 from supervisor.kafka_events import GroupEvent
 from supervisor.stores.kafka.consumer import GroupConsumer
 from supervisor.stores.kafka.dead_letters import DeadLetters
+from supervisor.stores.kafka.description import description, obstacles
 from supervisor.stores.kafka.group import Group
 from supervisor.stores.kafka.limits import unsupported
 from supervisor.stores.kafka.partitions import Assignment
@@ -25,7 +27,7 @@ from supervisor.stores.memory.queue import Queue
 from supervisor.stores.memory.settle import Settles
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.problems import Problem
-from supervisor.stores.records import OperatorResult
+from supervisor.stores.records import Look, OperatorResult
 from supervisor.stores.sinks import Sinks
 
 P = ParamSpec("P")
@@ -51,14 +53,15 @@ class KafkaStore:
         self.state = state = KafkaState(assignment, topics, header, value, clock=clock)
         self._owner = owner = Ownership(state)
         state.on_ready = owner.notify_self
-        queue, settles, dead_letters = Queue(state, owner), Settles(state, owner), DeadLetters(state, owner)
+        self._queue = queue = Queue(state, owner)
+        settles, dead_letters = Settles(state, owner), DeadLetters(state, owner)
         self._queries = queries = Queries(state, owner)
         remaining = Remaining(state, queries, lambda: self._consumer is not None and self._consumer.joined)
         self._commands = commands = BatchedCommands(OperatorChanges(state), state.transaction, owner.notify)
         self.enqueue, self.transaction, self.clock = self._producing.enqueue, state.transaction, state.clock
         self.notify, self.announce, self.watch_owners = owner.notify, owner.announce, owner.watch_owners
         self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
-        self.look, self.claim, self.paused, self.make_due = queue.look, queue.claim, queue.paused, queue.make_due
+        self.claim, self.paused, self.make_due = queue.claim, queue.paused, queue.make_due
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
         self.expired_leases, self.repair, self.prune = settles.expired_leases, queries.repair, commands.prune
@@ -98,8 +101,13 @@ class KafkaStore:
             self.state.require_available = self._consumer.connection.require
         self._consumer.connection.require_topics()
         self._owner.join(owner, host, pid, sinks)
-        self._consumer.start()
         return None
+
+    def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
+        """At the first look a worker is ready: only now join the group, so that a supervisor that can't start takes no partition."""
+        if self._consumer is not None:
+            self._consumer.start()
+        return self._queue.look(served, limit, stay)
 
     def leave(self) -> None:
         """Commit what is done, and leave the group."""
@@ -114,6 +122,12 @@ class KafkaStore:
 
     def stats(self) -> dict[str, Any]:
         return self.group.stats() if self._owner.name is None else self._queries.stats()
+
+    def describe(self, dlq: DlqSettings) -> list[str]:
+        return description(self._settings, dlq, self.group)
+
+    def obstacles(self) -> list[str]:
+        return obstacles(self.group)
 
     @property
     def group(self) -> Group:

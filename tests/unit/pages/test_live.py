@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from supervisor.errors import Unsupported
 from supervisor.http.pages import live
 from tests.stores.factories import make_dead, put
 from tests.unit.pages.site import Site, Stream, play
@@ -153,6 +154,24 @@ def test_a_page_that_cannot_be_made_ends_neither_the_others_nor_the_supervisor(
     assert [record.getMessage() for record in caplog.records if record.name == "supervisor"] == [
         "HTTP: the open page /jobs?before= can't be kept up to date"
     ]
+
+
+def test_a_page_that_the_store_does_not_support_says_so_and_the_others_go_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise Unsupported("find jobs", "ask another")
+
+    monkeypatch.setattr(site.store, "find_jobs", refuse)
+
+    async def scene() -> None:
+        narrow, well = Stream(site.app, "/jobs"), Stream(site.app, "/queues")
+        assert await narrow.next() == ("failed", {"error": "this store can't find jobs: ask another"})
+        assert (await well.next())[0] == "parts"
+        await narrow.leave()
+        await well.leave()
+
+    play(scene)
 
 
 def test_a_button_refreshes_open_pages_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

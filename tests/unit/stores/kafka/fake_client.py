@@ -129,6 +129,9 @@ class FakeClient:
     def resume(self, partitions: Sequence[TopicPartition]) -> None:
         self._note("resume", partitions)
 
+    def seek(self, partition: TopicPartition) -> None:
+        self._note("seek", [partition])
+
     def assign(self, partitions: Sequence[TopicPartition]) -> None:
         self._note("assign", partitions)
 

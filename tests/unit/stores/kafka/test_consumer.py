@@ -103,17 +103,17 @@ def test_a_partition_is_paused_while_its_share_of_the_buffer_is_full(start):
     assert group.client.calls[-1][0] == "pause"
     group.store.settle([success(leases[1])])
     group.client.wait()
-    assert group.client.calls[-1] == ("resume", [(*P, 4)])
+    assert group.client.calls[-2:] == [("resume", [(*P, 4)]), ("seek", [(*P, 4)])]
 
 
 def test_a_partition_that_was_paused_when_it_was_taken_is_read_when_it_is_given_again(start):
-    """The client keeps a pause beyond the assignment, so it is resumed before it is assigned."""
+    """The client keeps a pause beyond the assignment."""
     group = start(P, buffer=BufferSettings(records=1))
     group.feed(*records(0))
     assert group.client.calls[-1][0] == "pause"
     group.client.put(lambda: group.client.rebalance("on_revoke", [P]))
     group.give(P)
-    assert [call for call, _ in group.client.calls[-3:]] == ["on_revoke", "resume", "on_assign"]
+    assert [call for call, _ in group.client.calls[-3:]] == ["on_revoke", "on_assign", "resume"]
     assert not group.store.partitions[P].paused
 
 
