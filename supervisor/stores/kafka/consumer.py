@@ -267,6 +267,7 @@ class GroupConsumer:
         with self._state.lock:
             for each in given:
                 self._assigned(each.topic, each.partition, *committed.get((each.topic, each.partition), (None, ())))
+        self._client.resume(list(given))  # the client keeps a pause over assignments
         self._emit(PartitionsAssigned(_names(given)))
 
     def _assigned(self, topic: str, number: int, committed: int | None, done_before: Sequence[Range]) -> Partition:
