@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.errors import StoreError
-from supervisor.kafka_errors import TOO_LARGE, UNREACHABLE, ErrorTexts, without_state
+from supervisor.kafka_errors import TOO_LARGE, ErrorTexts, is_outage, without_state
 from supervisor.text.rate_limit import RateLimit, times
 
 if TYPE_CHECKING:
@@ -143,9 +143,9 @@ class Publisher:
         may have been written all the same.
         """
         self._cause = None
-        batch = _Batch(records, lambda error, topic: self._texts.of(error, topic, self._cause))
+        batch = _Batch(records, self._refusal)
         self._publish(batch, min(within, self._timeout) + SLACK)
-        batch.refuse_open(lambda topic: self._texts.unreachable(topic, self._cause))
+        batch.refuse_open()
         # A client sends later what has no report yet, never recovers from some errors, and believes for minutes that a topic is missing.
         if not all(refused.too_large for refused in batch.refused.values()):
             self._discard()
@@ -181,6 +181,14 @@ class Publisher:
         else:
             self._cause = error
 
+    def _refusal(self, error: KafkaError | None, topic: str) -> Refused:
+        """Return why a record is not acknowledged; no error stands for no answer."""
+        if error is None:
+            unavailable = self._cause is None or is_outage(self._cause, None)
+            return Refused(self._texts.unreachable(topic, self._cause), unavailable=unavailable)
+        text = self._texts.of(error, topic, self._cause)
+        return Refused(text, error.name() in TOO_LARGE, is_outage(error, self._cause))
+
     def _discard(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -191,12 +199,12 @@ class Publisher:
 class _Batch:
     """The records of one publish: those without a report yet are `open`."""
 
-    def __init__(self, records: Sequence[Record], explain: Callable[[KafkaError, str], str]) -> None:
+    def __init__(self, records: Sequence[Record], refusal: Callable[[KafkaError | None, str], Refused]) -> None:
         self.records = records
         self.refused: dict[int, Refused] = {}
         self.open: set[int] = set()
         self.places: dict[int, tuple[int, int]] = {}
-        self._explain = explain
+        self._refusal = refusal
 
     def send(self, producer: Producer, index: int, record: Record) -> None:
         """Give a record to the client. Raises nothing for a record that the client refuses."""
@@ -214,9 +222,10 @@ class _Batch:
         except require().KafkaException as error:
             self._report(index, error.args[0], None)
 
-    def refuse_open(self, explain: Callable[[str], str]) -> None:
+    def refuse_open(self) -> None:
+        """Refuse the records without a report."""
         for index in sorted(self.open):
-            self._refuse(index, Refused(explain(self.records[index].topic), unavailable=True))
+            self._refuse(index, self._refusal(None, self.records[index].topic))
 
     def _report(self, index: int, error: KafkaError | None, message: Message | None) -> None:
         if index not in self.open:
@@ -226,8 +235,7 @@ class _Batch:
             assert message is not None
             self.places[index] = message.partition() or 0, message.offset() or 0
             return
-        text, name = self._explain(error, self.records[index].topic), error.name()
-        self._refuse(index, Refused(text, name in TOO_LARGE, name in UNREACHABLE))
+        self._refuse(index, self._refusal(error, self.records[index].topic))
 
     def _refuse(self, index: int, refused: Refused) -> None:
         self.open.discard(index)

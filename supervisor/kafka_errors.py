@@ -16,7 +16,7 @@ UNREACHABLE = frozenset(
     {"_ALL_BROKERS_DOWN", "_TRANSPORT", "_RESOLVE", "_FAIL", "_MSG_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE"}
 )
 _STATE = re.compile(r" \(after \d+ms in state \w+[^)]*\)")
-REACH = "check the addresses in bootstrap, and that the brokers run"
+REACH = "check the addresses in bootstrap and security.protocol, and that the brokers run"
 
 _NO_TOPIC = "the topic does not exist; create it, or let the brokers create topics (auto.create.topics.enable)"
 _DENIED = "the user of this client has no right to %s; grant it that (ACL)"
@@ -55,7 +55,7 @@ class ErrorTexts:
         """Return what failed where, and what to do. `cause` is the last error of a connection, if there is one."""
         if error.name() in UNREACHABLE:
             return self.unreachable(topic, cause or error)
-        remedy, reason = _REMEDIES.get(error.name()), f"{error.name()}: {error.str()}"
+        remedy, reason = _REMEDIES.get(error.name()), f"{error.name()}: {without_state(error.str())}"
         return self._line(topic, f"{remedy} ({reason})" if remedy else reason)
 
     def unreachable(self, topic: str | None = None, cause: KafkaError | None = None) -> str:
@@ -72,6 +72,11 @@ class ErrorTexts:
     def _line(self, topic: str | None, text: str) -> str:
         where = f"{self._bootstrap}: topic {topic}" if topic else self._bootstrap
         return " ".join(self.mask(f"{where}: {text}").split())
+
+
+def is_outage(error: KafkaError, cause: KafkaError | None) -> bool:
+    """Return whether no broker is reachable, for which no setting is known to be the cause: the same may succeed later."""
+    return error.name() in UNREACHABLE and (cause is None or cause.name() in UNREACHABLE)
 
 
 def without_state(text: str) -> str:

@@ -63,7 +63,8 @@ def _drain(settings: Settings, horizon: float | None) -> int:
     with progress(report, shown=sys.stderr.isatty() and settings.log.format == "text") as log_fd:
         code, settings = _run(settings, log_fd, [report], drain=True, horizon=horizon)
     kept = settings.retention.failed
-    report.print(failed_are_kept=kept is None or kept > report.seconds)
+    shown_later = settings.store.kafka is None and (kept is None or kept > report.seconds)
+    report.print(failed_are_kept=shown_later)
     return code
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.kafka_client import client_settings, require
-from supervisor.kafka_errors import UNREACHABLE, ErrorTexts
+from supervisor.kafka_errors import UNREACHABLE, ErrorTexts, is_outage
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message
@@ -149,8 +149,9 @@ class TopicReader:
         try:
             yield
         except self._kafka.KafkaException as error:
+            self._consumer.poll(0)  # only a poll calls `_note_error`, which learns why
             self._refuse(error.args[0], topic)
 
     def _refuse(self, error: KafkaError, topic: str) -> NoReturn:
-        kind = StoreUnavailable if error.name() in UNREACHABLE else StoreError
+        kind = StoreUnavailable if is_outage(error, self._cause) else StoreError
         raise kind(self._texts.of(error, topic, self._cause)) from None

@@ -291,6 +291,12 @@ def _convert(plugin: Loaded) -> None:
     assert (handler.nice, handler.rlimits) == (10, {"cpu": "60s", "memory": "1GB", "files": 256})
 
 
+def _handle_order(plugin: Loaded) -> None:
+    headers = {"kafka.topic": "orders", "kafka.partition": 2, "kafka.offset": 17, "kafka.key": None}
+    job = Job(7, "handle_order", {"number": 5}, headers=headers)
+    assert plugin.manager.handlers["handle_order"].function(job) == "order 5 at offset 17 of partition 2"
+
+
 CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "README.md:plugins/thumbnails.py": _thumbnail,
     "getting-started.md:plugins/thumbnails.py": _thumbnail,
@@ -307,6 +313,7 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "guides/handlers.md:plugins/dice.py": _roll,
     "guides/handlers.md:plugins/convert.py": _convert,
     "guides/handlers.md:plugins/orders.py": _place_order,
+    "guides/kafka.md:plugins/orders.py": _handle_order,
     "guides/retries.md:plugins/weather.py": _measure,
     "guides/dead-letters.md:plugins/pager.py": _pager,
     "guides/plugins.md:plugins/timing.py": _timing,

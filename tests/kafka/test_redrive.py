@@ -217,6 +217,15 @@ def test_without_a_broker_the_code_is_75(call: Call, own_broker: Broker) -> None
     assert f"{own_broker.bootstrap}: topic t.dlq: no broker has answered" in answer.err
 
 
+def test_a_login_that_is_refused_is_a_mistake_and_not_an_outage(call: Call, broker: Broker, tmp_path: Path) -> None:
+    login = "{security.protocol: SASL_PLAINTEXT, sasl.mechanism: SCRAM-SHA-256, sasl.username: me, sasl.password: correct-horse}"
+    sink = f"{{type: kafka, bootstrap: '{broker.bootstrap}', topic: t, kafka: {login}}}"
+    (tmp_path / "supervisor.yaml").write_text(f"dlq: {{sinks: [{sink}]}}")
+    answer = call("--from-topic", "t.dlq", timeout=1.0)
+    assert answer.code == 2 and "the brokers refuse the login" in answer.err
+    assert "correct-horse" not in answer.err
+
+
 def test_a_topic_that_is_not_there(call: Call, cluster: MockCluster) -> None:
     answer = call("--from-topic", "t.dlq", "--bootstrap", cluster.bootstrap)
     assert (answer.code, answer.err) == (2, "Error: topic t.dlq does not exist\n")

@@ -41,7 +41,7 @@ class ConsumerLimits(NamedTuple):
     ask: float = 10.0  # for an answer about offsets
     pause_at: float = 1.0
     resume_at: float = 0.5
-    patience: float = 10.0  # with failing commits, until they are a problem
+    uncommitted: float = 10.0  # with failing commits, until they are a problem
     join: float = 60.0  # until the group should have given partitions
     recent: float = 30.0  # for which an error of the client is a problem
 
@@ -99,6 +99,7 @@ class GroupConsumer:
     def start(self) -> None:
         """Join the group. It may be called again."""
         if self._thread is None:
+            self._started = time.monotonic()
             self._thread = start_thread(self._run, "kafka-consumer")
 
     def stop(self, timeout: float) -> bool:
@@ -110,10 +111,10 @@ class GroupConsumer:
         """Return what goes wrong in the group although the brokers answer."""
         now, commits = time.monotonic(), self._commits
         found = []
-        if commits.failing_since is not None and now - commits.failing_since > self._limits.patience:
+        if commits.failing_since is not None and now - commits.failing_since > self._limits.uncommitted:
             what = f"no offset was committed for {now - commits.failing_since:.0f}s: {commits.error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
-        if not self.joined and now - self._started > self._limits.join:
+        if self._thread is not None and not self.joined and now - self._started > self._limits.join:
             what = f"the group {self._settings.group} has given no partition for {now - self._started:.0f}s"
             found.append(Problem("group", what, NOT_JOINED))
         if now - self._reported_at < self._limits.recent:
@@ -198,7 +199,7 @@ class GroupConsumer:
             partition.paused = not partition.paused
 
     def _resume(self, partition: Partition) -> None:
-        """Read the partition again. The client would begin up to a second later, unless it is told where to."""
+        """Read the partition again. The client would begin up to a second later, unless it gets the offset."""
         self._client.resume([_of(partition)])
         if partition.offsets.position is not None:
             with suppress(KafkaException):  # the client does not read it yet
@@ -215,7 +216,7 @@ class GroupConsumer:
     def _message_failed(self, error: KafkaError, partition: Partition | None, message: Message) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             with self._state.lock:
-                if partition is not None:
+                if partition is not None and not partition.leaving:
                     partition.at_end = partition.changed = True
                     partition.offsets.reached_end(message.offset() or 0)
                     self._state.on_ready()

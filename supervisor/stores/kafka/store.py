@@ -26,7 +26,7 @@ from supervisor.stores.memory.queue import Queue
 from supervisor.stores.memory.settle import Settles
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.problems import Problem
-from supervisor.stores.records import OperatorResult
+from supervisor.stores.records import Look, OperatorResult
 from supervisor.stores.sinks import Sinks
 
 P = ParamSpec("P")
@@ -51,14 +51,15 @@ class KafkaStore:
         self.state = state = KafkaState(assignment, settings.topics, settings.handler_header, settings.value)
         self._owner = owner = Ownership(state)
         state.on_ready = owner.notify_self
-        queue, settles, dead_letters = Queue(state, owner), Settles(state, owner), DeadLetters(state, owner)
+        self._queue = queue = Queue(state, owner)
+        settles, dead_letters = Settles(state, owner), DeadLetters(state, owner)
         self._queries = queries = Queries(state, owner)
         remaining = Remaining(state, queries, lambda: self._consumer is not None and self._consumer.joined)
         self._commands = commands = BatchedCommands(OperatorChanges(state), state.transaction, owner.notify)
         self.enqueue, self.transaction, self.clock = self._producing.enqueue, state.transaction, state.clock
         self.notify, self.announce, self.watch_owners = owner.notify, owner.announce, owner.watch_owners
         self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
-        self.look, self.claim, self.paused, self.make_due = queue.look, queue.claim, queue.paused, queue.make_due
+        self.claim, self.paused, self.make_due = queue.claim, queue.paused, queue.make_due
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
         self.expired_leases, self.repair, self.prune = settles.expired_leases, queries.repair, commands.prune
@@ -98,8 +99,13 @@ class KafkaStore:
             self.state.require_available = self._consumer.connection.require
         self._consumer.connection.require_topics()
         self._owner.join(owner, host, pid, sinks)
-        self._consumer.start()
         return None
+
+    def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
+        """At the first look a worker is ready: only now join the group, so that a supervisor that can't start takes no partition."""
+        if self._consumer is not None:
+            self._consumer.start()
+        return self._queue.look(served, limit, stay)
 
     def leave(self) -> None:
         """Commit what is done, and leave the group."""
