@@ -252,11 +252,12 @@ class GroupConsumer:
         if self._cooperative:
             self._client.incremental_unassign([_of(partition)])
             self._client.incremental_assign([_of(partition)])
-            partition.paused = False
-            return
-        with self._state.lock:
-            partitions = list(self._state.assignment.partitions.values())
-        self._client.assign([_of(each) for each in partitions])
+            partitions = [partition]
+        else:
+            with self._state.lock:
+                partitions = list(self._state.assignment.partitions.values())
+            self._client.assign([_of(each) for each in partitions])
+        self._client.resume([_of(each) for each in partitions])
         for each in partitions:
             each.paused = False
 
@@ -272,9 +273,7 @@ class GroupConsumer:
         self._emit(PartitionsAssigned(_names(given)))
 
     def _assigned(self, topic: str, number: int, committed: int | None, done_before: Sequence[Range]) -> Partition:
-        """Begin an assignment. The client keeps a partition paused that it has had before, so it is to be resumed."""
-        offsets = Offsets(committed, done_before)
-        partition = Partition(topic, number, next(self._epochs), offsets, committed, paused=True)
+        partition = Partition(topic, number, next(self._epochs), Offsets(committed, done_before), committed)
         self._state.assignment.partitions[topic, number] = partition
         return partition
 
