@@ -138,9 +138,21 @@ class Supervised:
     def until_committed(self, offset: int, partition: int = 0, timeout: float = 30.0) -> None:
         def reached() -> None:
             committed = self.committed()
-            assert committed.get(partition) == offset, f"committed {committed}, expected {offset}; {self.journal[-5:]}"
+            assert committed.get(partition) == offset, (
+                f"committed {committed}, expected {offset}; undone: {self.undone()}"
+            )
 
         wait_for(reached, timeout, every=0.05)
+
+    def undone(self) -> list[Entry]:
+        """The starts after which the record has not ended."""
+        return [it for number in {it.partition for it in self.journal} for it in self.journal
+                if (it.what, it.partition) == ("start", number) and not self.ends(number)[it.offset]]  # fmt: skip
+
+    def run_again(self, partition: int) -> list[Entry]:
+        """The starts of records that were started more than once."""
+        twice = {offset for offset, n in self.starts(partition).items() if n > 1}
+        return [it for it in self.journal if it.what == "start" and it.partition == partition and it.offset in twice]
 
     def until_done_beyond(self, committed: int, *ranges: tuple[int, int], partition: int = 0) -> None:
         """Wait for this commit, with these ranges of offsets done beyond it. Only a mock cluster returns the latter."""
@@ -164,24 +176,28 @@ class Supervised:
 
         return wait_for(ran, 30.0)
 
-    def until_owned(self, *owners: int, timeout: float = 30.0) -> None:
+    def until_owned(self, *owners: int) -> None:
         """Produce records until these are the owners of the partitions, in this order."""
 
         def reached() -> None:
             found = [self.owner(partition) for partition in range(len(owners))]
             assert found == list(owners), f"owners {found}, expected {owners}"
 
-        wait_for(reached, timeout, every=0.2)
+        wait_for(reached, 30.0, every=0.2)
+
+    def until_owners(self, partitions: int) -> list[int]:
+        """Produce records until each partition has another owner; return the owners."""
+
+        def reached() -> list[int]:
+            found = [self.owner(partition) for partition in range(partitions)]
+            assert len(set(found)) == partitions, f"owners {found}"
+            return found
+
+        return wait_for(reached, 30.0, every=0.2)
 
     def until_moved(self, owner: int) -> int:
         """Produce records until another owner than this one has one of the two partitions; return which."""
-
-        def moved() -> int:
-            found = [self.owner(partition) for partition in (0, 1)]
-            assert set(found) > {owner}, f"owners {found}"
-            return next(number for number, it in enumerate(found) if it != owner)
-
-        return wait_for(moved, 30.0, every=0.2)
+        return next(number for number, it in enumerate(self.until_owners(2)) if it != owner)
 
     def until_started(self, *offsets: int, partition: int | None = None, timeout: float = 30.0) -> None:
         self._until("start", offsets, partition, timeout)

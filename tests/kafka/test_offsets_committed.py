@@ -25,25 +25,6 @@ def test_no_offset_is_committed_past_a_record_that_runs_and_what_is_done_beyond_
     assert mocked.starts() == {0: 2, **dict.fromkeys(range(1, 10), 1)}
 
 
-def test_records_that_all_fail_advance_the_offset_and_are_published_once(supervised: Supervised) -> None:
-    dlq = f"{supervised.topic}.dlq"
-    supervised.broker.create_topic(dlq)
-    supervised.produce({"failures": 9})
-    first = supervised.run()
-    supervised.until_committed(1)
-    supervised.produce(*[{"failures": 9}] * 9)
-    supervised.until_committed(10)
-    first.signal(signal.SIGTERM)
-    assert first.wait() == 0
-    second = supervised.run()
-    supervised.produce(None)
-    supervised.until_committed(11)
-    second.signal(signal.SIGTERM)
-    assert second.wait() == 0
-    offsets = [int(dict(message.headers())["offset"]) for message in supervised.broker.read(dlq)]
-    assert sorted(offsets) == list(range(10))
-
-
 def test_what_a_terminated_supervisor_had_read_and_not_done_is_run_by_the_next(supervised: Supervised) -> None:
     supervised.write(shutdown={"grace": "200ms"}, workers={"count": 2})
     supervised.produce(None, *[{"files": "go"}] * 20)
