@@ -12,7 +12,7 @@ from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from supervisor.errors import StoreBroken, StoreContended, StoreError, StoreReplaced, StoreUnavailable
+from supervisor.errors import StoreBroken, StoreContended, StoreError, StoreReplaced, StoreUnavailable, Unsupported
 from supervisor.events import (
     Bus,
     StoreAvailableAgain,
@@ -118,8 +118,8 @@ class Writer:
     closed. If the answer to a commit was lost, the calls are made again: each takes effect once. Otherwise only this call has
     failed: it is reported, and raises CallFailed or, if its purpose is in UNTIL_DONE, is repeated without end; the other work
     goes on. As long as calls of a purpose fail, each of them comes last, in a commit of its own, and waits for a lock only
-    briefly, so that no claim, settle or extend waits for it. A settle that the store refuses for good, and an error that is not a
-    StoreError, are raised unchanged.
+    briefly, so that no claim, settle or extend waits for it. A settle that the store refuses for good, Unsupported, and an error that
+    is not a StoreError, are raised unchanged.
     """
 
     def __init__(
@@ -309,9 +309,8 @@ class Writer:
 
     def _is_kept(self, work: Work[Any], error: Exception | None) -> bool:
         """Note the end of a try. Return whether the work has to be tried again."""
-        if not isinstance(error, StoreError) or (
-            work.purpose is Purpose.SETTLE and not isinstance(error, StoreUnavailable)
-        ):
+        is_final = isinstance(error, Unsupported) or not isinstance(error, StoreError)
+        if is_final or (work.purpose is Purpose.SETTLE and not isinstance(error, StoreUnavailable)):
             work.error = error
             return False
         self._report_failure(work.purpose, str(error))

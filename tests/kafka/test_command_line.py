@@ -51,7 +51,7 @@ def test_a_check_shows_the_topics_and_joins_nothing(kafka: Call, broker: Broker,
         f"store: topic {topic}: 3 partitions, handler take, dead letters to {topic}.dlq",
         f"store: topic {topic}-mixed: 1 partition, a record names its handler in the header handler, dead letters to "
         f"{topic}-mixed.dlq, which does not exist: create it, unless the brokers create topics",
-        f"store: group {group}: no supervisor is in it",
+        f"store: group {group}: the brokers list no member",
         "store: commands and clients can't list jobs, find jobs, show jobs, wait for jobs, cancel jobs, retry jobs, pause or "
         "resume queues, show failures, show which sinks dead letters wait for, show how long jobs have waited, count jobs: "
         "its jobs are in the memory of the supervisor that runs them; ask that one by HTTP (http.listen)",

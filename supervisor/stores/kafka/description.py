@@ -21,7 +21,7 @@ def description(settings: KafkaSettings, dlq: DlqSettings, group: Group) -> list
             f"topic {name}: {_topic(settings, name, found[name])}{_target(name, dlq, found)}"
             for name in settings.topics
         ),
-        f"group {settings.group}: {counted(members, 'member') if members else 'no supervisor is in it'}",
+        f"group {settings.group}: {counted(members, 'member') if members else 'the brokers list no member'}",
         *_limits(),
     ]
 

@@ -13,7 +13,7 @@ from unittest.mock import ANY
 import pytest
 
 from supervisor.engine.store_writer import USUAL_PAUSES, Abandoned, CallFailed, Purpose, Writer, WriterPauses
-from supervisor.errors import RowRefused, StoreBroken, StoreContended, StoreUnavailable
+from supervisor.errors import RowRefused, StoreBroken, StoreContended, StoreUnavailable, Unsupported
 from supervisor.events import Bus, StoreAvailableAgain, StoreBecameUnavailable, StoreCallFailed, StoreCallSucceeded
 
 
@@ -118,6 +118,21 @@ def test_work_that_is_refused_fails_alone_and_is_rolled_back() -> None:
             await bad
         assert store.kept == [["good"], ["last"]]
         assert await writer.close(30)
+
+    play(scene)
+
+
+def test_work_that_the_store_does_not_support_is_answered_and_no_failure_is_reported() -> None:
+    def ask_too_much(store: Any) -> None:
+        raise Unsupported("do this", "ask another")
+
+    async def scene(writer: Writer, store: Notebook, events: list[Any]) -> None:
+        asked = writer.submit(ask_too_much, Purpose.READ)
+        assert await writer.submit(note("a")) == "a"
+        with pytest.raises(Unsupported, match="this store can't do this: ask another"):
+            await asked
+        assert await writer.submit(note("b"), Purpose.READ) == "b"
+        assert events == []
 
     play(scene)
 
