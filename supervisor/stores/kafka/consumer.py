@@ -267,16 +267,15 @@ class GroupConsumer:
 
     def _read_from(self, partition: Partition) -> None:
         """Read the partition from its position on. All others go on as they are."""
-        with self._state.lock:
-            partitions = list(self._state.assignment.partitions.values())
-        paused = [_of(each) for each in partitions if each is partition or not self._cooperative]
-        self._client.resume(paused)  # an assignment alone does not end a pause
         if self._cooperative:
+            partitions = [partition]
             self._client.incremental_unassign([_of(partition)])
             self._client.incremental_assign([_of(partition)])
-            partition.paused = False
-            return
-        self._client.assign([_of(each) for each in partitions])
+        else:
+            with self._state.lock:
+                partitions = list(self._state.assignment.partitions.values())
+            self._client.assign([_of(each) for each in partitions])
+        self._client.resume([_of(each) for each in partitions])  # an assignment alone does not end a pause
         for each in partitions:
             each.paused = False
 
@@ -288,12 +287,11 @@ class GroupConsumer:
         with self._state.lock:
             for each in given:
                 self._assigned(each.topic, each.partition, *committed.get((each.topic, each.partition), (None, ())))
+        self._client.resume(list(given))  # the client keeps a pause over assignments
         self._emit(PartitionsAssigned(_names(given)))
 
     def _assigned(self, topic: str, number: int, committed: int | None, done_before: Sequence[Range]) -> Partition:
-        """Begin an assignment. The client keeps a partition paused that it has had before, so it is to be resumed."""
-        offsets = Offsets(committed, done_before)
-        partition = Partition(topic, number, next(self._epochs), offsets, committed, paused=True)
+        partition = Partition(topic, number, next(self._epochs), Offsets(committed, done_before), committed)
         self._state.assignment.partitions[topic, number] = partition
         return partition
 
