@@ -22,6 +22,7 @@ from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
+from supervisor.stores.kafka.figures import Figures
 from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
@@ -76,6 +77,7 @@ class GroupConsumer:
         self._client = Consumer(self._client_settings())
         self.connection = Connection(self._client, settings.topics, texts)
         self._commits = Commits(self._client, state, settings.commit_interval, emit, texts)
+        self.figures = Figures(self._client, state, self._job_id, emit)
         self._stopping = threading.Event()
         self._ended = False
         self._refused: list[Partition] = []
@@ -123,7 +125,7 @@ class GroupConsumer:
             found.append(Problem("group", what, NOT_JOINED))
         if now - self._reported_at < self._limits.recent:
             found.append(Problem("kafka", self._reported, "look at the brokers; the client tries again by itself"))
-        return found
+        return [*found, *self.figures.problems()]
 
     # on the thread
 
@@ -146,6 +148,7 @@ class GroupConsumer:
             self._reset_refused()
             self._pause_and_resume()
             self._commits.commit_if_due()
+            self.figures.report_if_due()
             self.connection.look()
         self._give_up(
             list(self._state.assignment.partitions.values())
@@ -184,10 +187,13 @@ class GroupConsumer:
         _, timestamp = message.timestamp()
         key = message.key()
         return Record(
-            job_id(Place(self._numbers[partition.topic], partition.number, offset)), partition, offset,
+            self._job_id(partition, offset), partition, offset,
             timestamp if timestamp > 0 else None, key, message.value(), _headers(message),
             line_of(self._settings.ordering, partition, key),
         )  # fmt: skip
+
+    def _job_id(self, partition: Partition, offset: int) -> int:
+        return job_id(Place(self._numbers[partition.topic], partition.number, offset))
 
     def _pause_and_resume(self) -> None:
         with self._state.lock:
