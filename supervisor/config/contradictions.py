@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from supervisor.config.diagnostics import Findings, touches
+from supervisor.config.document import Keys
 from supervisor.config.settings import DEFAULT_QUEUE, CountSettings, Settings
-from supervisor.config.yaml_reader import Keys
 from supervisor.handlers import HandlerInfo
 from supervisor.text.names import did_you_mean
 

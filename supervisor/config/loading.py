@@ -8,9 +8,9 @@ from pathlib import Path
 
 from supervisor.config.contradictions import add_contradictions
 from supervisor.config.diagnostics import Findings, write_problem
+from supervisor.config.document import Document, Refused
 from supervisor.config.section import Place, reporting, tree
 from supervisor.config.settings import SCHEMES_WITHOUT_SECRETS, VARIABLE, Settings, absolute
-from supervisor.config.yaml_reader import Document, Refused, read_yaml
 from supervisor.errors import ConfigError
 from supervisor.text.redaction import secrets_of
 
@@ -42,6 +42,8 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
     path = path if path is not None else find(environ)
     if path is None:
         return Settings()
+    from supervisor.config.yaml_reader import read_yaml  # slow to import, and the forkserver reads no config
+
     base = absolute(path).parent
     try:
         document = read_yaml(path.read_bytes(), environ)
