@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -37,12 +38,12 @@ LEAVE = 5.0
 
 
 class KafkaStore:
-    """Implements `supervisor.stores.protocol.Store`, `Reports` and `Limited`. A supervisor joins; a program that has not joined sees what the brokers know of
-    the group, and can enqueue."""
+    """Implements `supervisor.stores.protocol.Store`, `Reports` and `Limited`. A supervisor joins; a program that has not joined sees what the
+    brokers know of the group, and can enqueue. `clock` returns seconds since the epoch."""
 
     limits: ClassVar[Mapping[str, str]] = {call: limit.instead for call, limit in NOWHERE.items()}
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: KafkaSettings, clock: Callable[[], float] = time.time) -> None:
         self.url = settings.shown
         self._settings = settings
         self._emit: Callable[[GroupEvent], None] = lambda event: None
@@ -50,7 +51,8 @@ class KafkaStore:
         self._group: Group | None = None
         self._producing = Producing(settings)
         assignment = Assignment(settings.buffer.records, settings.buffer.size)
-        self.state = state = KafkaState(assignment, settings.topics, settings.handler_header, settings.value)
+        topics, header, value = settings.topics, settings.handler_header, settings.value
+        self.state = state = KafkaState(assignment, topics, header, value, clock=clock)
         self._owner = owner = Ownership(state)
         state.on_ready = owner.notify_self
         self._queue = queue = Queue(state, owner)
