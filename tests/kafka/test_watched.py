@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 JOBS = """
     import os, time
-    from supervisor import handler
+    from supervisor import handler, hookimpl
+
+    @hookimpl
+    def supervisor_events(events):
+        with open("events", "a") as file:
+            for event in events:
+                print(type(event).__name__, file=file)
 
     @handler
     def waits(job):
@@ -139,6 +145,8 @@ def test_failing_commits_and_unavailable_brokers_are_reported_and_their_end_too(
     lines = [line.partition(" ")[2] for line in run.log.splitlines()]
     assert f"INFO partitions given up: {topic}/0" in lines
     assert lines.index(f"INFO partitions given up: {topic}/0") < lines.index("INFO supervisor stopped: exit code 0")
+    received = {*(command.folder / "events").read_text().split()}
+    assert {"GroupFigures", "CommitFailed", "OffsetsCommitted", "PartitionsRevoked"} <= received
 
 
 def test_a_group_that_gives_no_partitions_is_a_problem_until_it_does(
