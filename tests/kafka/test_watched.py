@@ -146,7 +146,7 @@ def test_failing_commits_and_unavailable_brokers_are_reported_and_their_end_too(
     assert f"INFO partitions given up: {topic}/0" in lines
     assert lines.index(f"INFO partitions given up: {topic}/0") < lines.index("INFO supervisor stopped: exit code 0")
     received = {*(command.folder / "events").read_text().split()}
-    assert {"GroupFigures", "CommitFailed", "OffsetsCommitted", "PartitionsRevoked"} <= received
+    assert {"PartitionsAssigned", "GroupFigures", "CommitFailed", "OffsetsCommitted", "PartitionsRevoked"} <= received
 
 
 def test_a_group_that_gives_no_partitions_is_a_problem_until_it_does(

@@ -115,10 +115,10 @@ class GroupConsumer:
 
     def problems(self) -> list[Problem]:
         """Return what goes wrong in the group although the brokers answer."""
-        now, commits = time.monotonic(), self._commits
+        now, failing_since, error = time.monotonic(), self._commits.failing_since, self._commits.error
         found = []
-        if commits.failing_since is not None and now - commits.failing_since > self._limits.uncommitted:
-            what = f"no offset was committed for {now - commits.failing_since:.0f}s: {commits.error}"
+        if failing_since is not None and now - failing_since > self._limits.uncommitted:
+            what = f"no offset was committed for {now - failing_since:.0f}s: {error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
         if self._thread is not None and not self.joined and now - self._started > self._limits.join:
             what = f"the group {self._settings.group} has given no partition for {now - self._started:.0f}s"
