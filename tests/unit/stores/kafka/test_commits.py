@@ -32,9 +32,8 @@ class World:
         if self.refused >= {it.partition for it in offsets}:
             raise KafkaException(refusal)
         if asynchronous:
-            self.commits.committed(
-                None, [_Answer(it, refusal if it.partition in self.refused else None) for it in offsets]
-            )
+            answers: list[Any] = [_Answer(it, refusal if it.partition in self.refused else None) for it in offsets]
+            self.commits.committed(None, answers)
         return list(offsets)
 
     def assign(self, number: int) -> Partition:
