@@ -111,7 +111,7 @@ class FakeClient:
         return [TopicPartition(it.topic, it.partition, *committed) for it, committed in found]
 
     def get_watermark_offsets(
-        self, partition: TopicPartition, timeout: float = 0.0, *, cached: bool = False
+        self, partition: TopicPartition, timeout: float = 0.0, cached: bool = False
     ) -> tuple[int, int]:
         if cached:
             return 0, -1001
