@@ -9,7 +9,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol, TypeVar
 
-from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.errors import StoreUnavailable
 from supervisor.stores.protocol import Store
 from supervisor.stores.store_thread import StoreThread
@@ -30,10 +29,11 @@ class Reader(Protocol):
 
 
 class StoreReader:
-    """Reads the store on a StoreThread. The end of the process does not wait for a call that hangs."""
+    """Reads the store on a StoreThread, which closes it unless it is `shared`. The end of the process does not wait for a call that
+    hangs."""
 
-    def __init__(self, opener: Callable[[], Store], loop: asyncio.AbstractEventLoop) -> None:
-        self._thread = StoreThread(opener, "http-store")
+    def __init__(self, opener: Callable[[], Store], loop: asyncio.AbstractEventLoop, *, shared: bool = False) -> None:
+        self._thread = StoreThread(opener, "http-store", shared=shared)
         self._loop = loop
         self._waiting = 0
 
@@ -62,21 +62,6 @@ class StoreReader:
         else:
             answer.set_exception(error)
             answer.exception()  # else asyncio logs it if nobody waits any longer
-
-
-class WriterReader:
-    """Reads a store that has one connection only, such as the one in memory, through the engine's writer."""
-
-    def __init__(self, writer: Writer) -> None:
-        self._writer = writer
-
-    async def read(self, call: Callable[[Store], Result]) -> Result:
-        try:
-            return await _in_time(self._writer.submit(call, Purpose.READ))
-        except NotDone as error:
-            raise StoreUnavailable(str(error)) from None
-
-    def close(self) -> None: ...
 
 
 async def _in_time(future: asyncio.Future[Result]) -> Result:

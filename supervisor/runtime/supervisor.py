@@ -163,7 +163,7 @@ class Supervisor:
         runners = await self._open_sinks(parts)
         parts.serving = serving = self._assemble(parts, store, reports, runners)
         if parts.web is not None:
-            parts.web.join(serving.engine, parts.plugins)
+            parts.web.join(store, serving.engine, parts.plugins)
         inbox.listen()  # so may a sink
         await serving.engine.recover()
         serving.engine.serve(backend)

@@ -15,6 +15,7 @@ from supervisor.events import StoreAvailableAgain, StoreBecameUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.runtime.tasks import run_every, start_task
 from supervisor.stores.opening import BUILT_IN, IN_ONE_PROCESS, open_store
+from supervisor.stores.protocol import Store
 
 if TYPE_CHECKING:
     from supervisor.http.server import HttpServer
@@ -27,14 +28,15 @@ class Web:
     def __init__(self, server: HttpServer, view: View, sampling: asyncio.Task[None]) -> None:
         self._server, self._view, self._sampling = server, view, sampling
 
-    def join(self, engine: Coordinator, plugins: PluginManager) -> None:
-        """From now on the store is joined, and jobs are claimed soon."""
-        from supervisor.http.reading import StoreReader, WriterReader
+    def join(self, store: Store, engine: Coordinator, plugins: PluginManager) -> None:
+        """From now on the store is joined, and jobs are claimed soon. If its jobs are in this process, any thread may read them;
+        otherwise another connection does."""
+        from supervisor.http.reading import StoreReader
 
         settings = self._view.settings()
         self._view.engine = engine
         if settings.store.scheme in IN_ONE_PROCESS:
-            self._view.reader = WriterReader(engine.writer)
+            self._view.reader = StoreReader(lambda: store, asyncio.get_running_loop(), shared=True)
             return
         openers = {} if settings.store.scheme in BUILT_IN else plugins.merged("supervisor_stores")
         self._view.reader = StoreReader(

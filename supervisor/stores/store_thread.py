@@ -21,10 +21,10 @@ class _Work(NamedTuple):
 
 
 class StoreThread:
-    """Opens the store when it is first used, and again after an error. Nothing waits for its end."""
+    """Opens the store when it is first used, and again after an error. Nothing waits for its end. A `shared` store is not closed."""
 
-    def __init__(self, opener: Callable[[], Store], name: str = "store") -> None:
-        self._opener = opener
+    def __init__(self, opener: Callable[[], Store], name: str = "store", *, shared: bool = False) -> None:
+        self._opener, self._shared = opener, shared
         self._opened: Store | None = None
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         start_thread(self._run, name)
@@ -61,6 +61,6 @@ class StoreThread:
 
     def _disconnect(self) -> None:
         store, self._opened = self._opened, None
-        if store is not None:
+        if store is not None and not self._shared:
             with suppress(StoreError):
                 store.close()

@@ -140,6 +140,11 @@ def test_failing_commits_and_unavailable_brokers_are_reported_and_their_end_too(
 
     mock_cluster.set_down()
     wait_for(lambda: "no broker has answered" in reasons(site).get("store", ""), SLOW, 0.1)
+    page = site.ask("/", Accept="text/html")  # its jobs are in memory
+    assert page.status == 200 and "no broker has answered" in page.body
+    assert site.ask("/api/jobs").status == site.ask("/api/status").status == 200
+    refused = site.ask("/api/jobs/1/cancel", "POST", {}, Content_Type="application/json")
+    assert refused.status == 503 and "no broker has answered" in refused.body["error"]
     mock_cluster.set_up()
     wait_for(lambda: site.ask("/readyz").status == 200, SLOW, 0.1)
     stop(run)

@@ -62,6 +62,19 @@ def test_the_store_is_opened_once_and_again_after_an_error_of_its_own() -> None:
     run(scene)
 
 
+def test_a_shared_store_is_not_closed_after_an_error_nor_at_the_end() -> None:
+    store = OneStore()
+
+    async def main() -> None:
+        reader = StoreReader(store.open, asyncio.get_running_loop(), shared=True)
+        await failing(reader, StoreError("not now"))
+        assert await reader.read(lambda store: 2) == 2
+        reader.close()
+
+    asyncio.run(main())
+    assert store.closed == 0
+
+
 def test_more_calls_than_may_wait_are_refused_and_a_slow_one_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "TIMEOUT", 0.01)
     gate = threading.Event()

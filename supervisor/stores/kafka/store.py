@@ -83,11 +83,16 @@ class KafkaStore:
 
         @wraps(call)
         def guarded(*arguments: P.args, **named: P.kwargs) -> R:
-            if self._owner.name is None:
+            if not self._has_jobs:
                 raise unsupported(name)
             return call(*arguments, **named)
 
         return guarded
+
+    @property
+    def _has_jobs(self) -> bool:
+        """Whether this is the store of a supervisor, also if that has left."""
+        return self._owner.name is not None or self._consumer is not None
 
     # a supervisor
 
@@ -126,7 +131,7 @@ class KafkaStore:
     # programs and people
 
     def stats(self) -> dict[str, Any]:
-        return self.group.stats() if self._owner.name is None else self._queries.stats()
+        return self._queries.stats() if self._has_jobs else self.group.stats()
 
     def describe(self, dlq: DlqSettings) -> list[str]:
         return description(self._settings, dlq, self.group)
