@@ -126,7 +126,7 @@ class Watcher:
         for message in self._reader.consume(500, 0.01):
             if message.error() is not None:
                 continue
-            headers = dict(message.headers())
+            headers: dict[str, Any] = dict(message.headers() or ())  # type: ignore[arg-type]
             place = int(headers["partition"]), int(headers["offset"])
             self.dead_letters.setdefault(place, []).append((message.key(), message.value(), headers))
             if message.timestamp()[1] / 1000 > self.passed_at.get(place, math.inf):

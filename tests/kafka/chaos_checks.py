@@ -62,9 +62,9 @@ def _out_of_order(chaos: Chaos, claims: dict[int, list[Claim]]) -> Iterator[str]
 def _at_once(chaos: Chaos, claims: dict[int, list[Claim]], supervisors: dict[int, int]) -> Iterator[str]:
     """No two records of a key run at once in one supervisor, unless they are of two assignments."""
     epochs: dict[tuple[int, int, int], set[int]] = defaultdict(set)
-    for pid, ours in claims.items():
+    for supervisor, ours in claims.items():
         for claim in ours:
-            epochs[pid, claim.partition, claim.offset].add(claim.epoch)
+            epochs[supervisor, claim.partition, claim.offset].add(claim.epoch)
     running: dict[tuple[int, int, bytes], list[tuple[Entry, Entry]]] = defaultdict(list)
     started: dict[tuple[int, tuple[int, int]], Entry] = {}
     for entry in chaos.journal.entries:

@@ -17,7 +17,8 @@ from tests.system.command import wait_for
 @contextmanager
 def never_going_back(supervised: Supervised) -> Iterator[None]:
     """Fail if a committed offset goes down meanwhile."""
-    ended, wrong = threading.Event(), []
+    ended = threading.Event()
+    wrong: list[tuple[dict[int, int], dict[int, int]]] = []
 
     def look() -> None:
         last: dict[int, int] = {}
@@ -137,7 +138,7 @@ def test_a_group_that_grows_and_shrinks_while_long_jobs_run_settles(supervised: 
     owner = supervised.owner(0)
     with never_going_back(supervised):
         for partition in range(3):
-            supervised.produce(*[{"seconds": 3}] * 8, partition=partition)
+            supervised.produce({"files": "never"}, partition=partition)
         others = [supervised.run(), supervised.run()]
         supervised.until_owners(3)
         for run in others:
