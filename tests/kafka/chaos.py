@@ -126,7 +126,7 @@ class Watcher:
         for message in self._reader.consume(500, 0.01):
             if message.error() is not None:
                 continue
-            headers: dict[str, Any] = dict(message.headers() or ())  # type: ignore[arg-type]
+            headers: dict[str, Any] = dict(message.headers() or ())
             place = int(headers["partition"]), int(headers["offset"])
             self.dead_letters.setdefault(place, []).append((message.key(), message.value(), headers))
             if message.timestamp()[1] / 1000 > self.passed_at.get(place, math.inf):
@@ -156,6 +156,7 @@ class Chaos:
         self._removed_until = [0.0] * MAX_SUPERVISORS
         self._undo: list[tuple[float, Callable[[], object]]] = []
         self.injected: list[InjectedFault] = []
+        self.started: list[float] = []
         self.codes: Counter[int] = Counter()
 
     def inject_faults(self, seconds: float) -> None:
@@ -214,6 +215,7 @@ class Chaos:
                 self._runs[index] = run = None
             if run is None and time.monotonic() >= self._removed_until[index]:
                 self._runs[index] = self._command.run()
+                self.started.append(time.monotonic())
 
     def _undo_due(self, now: float | None = None) -> None:
         now = time.monotonic() if now is None else now
