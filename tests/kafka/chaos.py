@@ -157,6 +157,7 @@ class Chaos:
         self._undo: list[tuple[float, Callable[[], object]]] = []
         self.injected: list[InjectedFault] = []
         self.started: list[float] = []
+        self._ending: list[Running] = []
         self.codes: Counter[int] = Counter()
 
     def inject_faults(self, seconds: float) -> None:
@@ -181,7 +182,8 @@ class Chaos:
         wait_for(self._all_is_committed, timeout, every=0.2)
         self.watcher.end()
         for run in filter(None, self._runs):
-            run.signal(signal.SIGTERM)
+            if run not in self._ending:
+                run.signal(signal.SIGTERM)
         codes = [run.wait(30.0) for run in filter(None, self._runs)]
         assert set(codes) == {0}, f"supervisors ended with {codes}"
 
@@ -233,10 +235,12 @@ class Chaos:
         else:
             index = int(fault.choice * MAX_SUPERVISORS)
             run = self._runs[index]
-            if run is None or "supervisor started" not in run.log:
+            if run is None or "supervisor started" not in run.log or run in self._ending:
                 return
             if action == "remove":
                 self._removed_until[index] = until
+            if (action, target) in (("remove", "supervisor"), ("term", "supervisor")):
+                self._ending.append(run)  # a second signal would force its end
             process = self._process(run, target, fault.choice)
             if process is None:
                 return

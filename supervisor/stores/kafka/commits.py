@@ -13,6 +13,10 @@ from supervisor.kafka_events import CommitFailed, GroupEvent, OffsetsCommitted
 from supervisor.stores.kafka.partitions import Partition
 from supervisor.stores.kafka.state import KafkaState
 
+REFUSED = 2.0
+"""Seconds for which a last commit is repeated that the broker refuses since the group changes."""
+AGAIN = 0.1
+
 ANSWER = 60.0
 """Seconds for an answer to a commit; the client gives one way before, unless it has lost the commit."""
 
@@ -68,12 +72,17 @@ class Commits:
             each.partition.changed = True
         if not (sent := self._done(partitions)):
             return
-        error: KafkaError | None = None
-        answers: Sequence[TopicPartition] = ()
-        try:
-            answers = self._client.commit(offsets=_offsets(sent), asynchronous=False) or ()
-        except KafkaException as raised:
-            error = raised.args[0]
+        until = self._now() + REFUSED
+        while True:
+            error: KafkaError | None = None
+            answers: Sequence[TopicPartition] = ()
+            try:
+                answers = self._client.commit(offsets=_offsets(sent), asynchronous=False) or ()
+            except KafkaException as raised:
+                error = raised.args[0]
+            if error is None or error.code() != KafkaError.REBALANCE_IN_PROGRESS or self._now() >= until:
+                break
+            time.sleep(AGAIN)  # the client goes on with the rebalance meanwhile
         self._note(sent, error, answers)
 
     def _failed(self, partitions: Iterable[Partition], error: str) -> None:
