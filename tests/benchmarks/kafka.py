@@ -34,7 +34,8 @@ LAST = 2 * KEYS
 """Of each key two: all others of it have ended when the last one starts."""
 RATE = Measure("rate", "records/s", "more")
 LOOP = "one consumer that handles them in a loop"
-BARE = "one consumer that only reads them"
+DECODED = "one consumer that decodes them in a loop"
+READ = "one consumer that only reads them"
 PEER = "pyrallel-consumer"
 PYTHONS = ("python3.13", "python3.12", "python3.14")
 """Those that can run the peer, which this Python may not."""
@@ -156,9 +157,11 @@ def _async(run: Run, bench: Bench) -> None:
 
 
 def _nothing(run: Run, bench: Bench) -> None:
-    table = run.table(f"{NAME}, no-op", f"{TITLE}, handlers that do nothing in 2 processes", [RATE])
+    title = f"{TITLE}, handlers that do nothing in 2 processes; beside the limits of Python and of the broker"
+    table = run.table(f"{NAME}, no-op", title, [RATE])
     table.note(f"{bench.records(NOTHING):,} records")
-    run.compare(table, {OURS: partial(ours, bench, "nothing", 2), BARE: partial(looped, bench, NOTHING, "nothing")})
+    contenders = {DECODED: partial(looped, bench, NOTHING, "noop"), READ: partial(looped, bench, NOTHING, "read")}
+    run.compare(table, {OURS: partial(ours, bench, "nothing", 2), **contenders})
 
 
 def _loop(bench: Bench) -> Mapping[str, Measurement]:
@@ -166,7 +169,8 @@ def _loop(bench: Bench) -> Mapping[str, Measurement]:
 
 
 def _peer(run: Run, bench: Bench, mode: str) -> Mapping[str, Measurement]:
-    return {f"{PEER}, {mode} mode": partial(of_peer, bench, mode)} if run.wants(PEER) else {}
+    ways = {"tuned": f"{PEER}, {mode} mode", "default": f"{PEER}, {mode} mode, default settings"}
+    return {title: partial(of_peer, bench, mode, way) for way, title in ways.items()} if run.wants(PEER) else {}
 
 
 def ours(bench: Bench, handler: str, workers: int) -> Mapping[str, float]:
@@ -197,7 +201,7 @@ def ours(bench: Bench, handler: str, workers: int) -> Mapping[str, float]:
 
 
 def looped(bench: Bench, count: int, way: str) -> Mapping[str, float]:
-    topic = bench.topic(count, None if way == "nothing" else SECONDS)
+    topic = bench.topic(count, SECONDS if way == "sleep" else None)
     program = [
         "-m",
         "tests.benchmarks.kafka_loop",
@@ -213,9 +217,17 @@ def looped(bench: Bench, count: int, way: str) -> Mapping[str, float]:
     return {RATE.name: topic.count / float(done.stdout)}
 
 
-def of_peer(bench: Bench, mode: str) -> Mapping[str, float]:
+def of_peer(bench: Bench, mode: str, way: str) -> Mapping[str, float]:
     python, topic = bench.python_of_peer, bench.topic(RECORDS, SECONDS)
-    program = ["-m", "tests.benchmarks.peers.pyrallel_consumer", mode, topic.broker.bootstrap, topic.name, topic.group]
+    program = [
+        "-m",
+        "tests.benchmarks.peers.pyrallel_consumer",
+        mode,
+        way,
+        topic.broker.bootstrap,
+        topic.name,
+        topic.group,
+    ]
     with _running([python, *program], bench.folder / "peer.log"):
         topic.stamps.wait(1 + LAST, every=0.02)
     return topic.rate()

@@ -1,9 +1,9 @@
 """One consumer that handles the records of a topic itself, in a loop, and commits twice a second.
 
-python -m tests.benchmarks.kafka_loop sleep|nothing BOOTSTRAP TOPIC GROUP COUNT
+python -m tests.benchmarks.kafka_loop sleep|noop|read BOOTSTRAP TOPIC GROUP COUNT
 
-It prints the seconds from the first record to the end of the last. `nothing` takes records from the client without a look at them:
-the limit of broker and client.
+It prints the seconds from the first record to the end of the last. `noop` decodes each record, `read` only takes it from the client:
+the limit of the broker.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer
@@ -21,7 +22,7 @@ BATCH = 500
 COMMIT_EVERY = 0.5
 
 
-def loop(consumer: Any, count: int, handle: bool) -> float:
+def loop(consumer: Any, count: int, handle: Callable[[Any], None] | None) -> float:
     """Return the seconds that `count` records took."""
     first, committed, done = 0.0, 0.0, 0
     while done < count:
@@ -29,11 +30,12 @@ def loop(consumer: Any, count: int, handle: bool) -> float:
             continue
         first = first or time.monotonic()
         messages = [message, *consumer.consume(BATCH - 1, 0)]  # it would wait until it has them all
-        for message in messages if handle else ():
-            tasks.sleep(json.loads(message.value()))
-            if (now := time.monotonic()) - committed > COMMIT_EVERY:
-                consumer.commit(message, asynchronous=True)
-                committed = now
+        if handle is not None:
+            for message in messages:
+                handle(json.loads(message.value()))
+                if (now := time.monotonic()) - committed > COMMIT_EVERY:
+                    consumer.commit(message, asynchronous=True)
+                    committed = now
         done += len(messages)
     return time.monotonic() - first
 
@@ -43,5 +45,5 @@ if __name__ == "__main__":
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
     consumer = Consumer({**settings, "enable.auto.commit": False, "session.timeout.ms": 6000})
     consumer.subscribe([topic])
-    print(loop(consumer, int(number), way == "sleep"))
+    print(loop(consumer, int(number), None if way == "read" else getattr(tasks, way)))
     consumer.close()
