@@ -49,4 +49,28 @@ class GroupProblem(NamedTuple):
     error: str
 
 
-GroupEvent = PartitionsAssigned | PartitionsRevoked | OffsetsCommitted | CommitFailed | OffsetReset | GroupProblem
+class PartitionFigures(NamedTuple):
+    """The figures of one partition. What is not known yet is None.
+
+    `lag` are the records that are not done: those fetched, and those up to the end of the partition as of the last fetch. `undone`
+    are those of them that are fetched. The first of these has the offset `oldest`, is the job `job_id`, and has kept the committed
+    offset where it is for `held_for` seconds; all three are None if there is none.
+    """
+
+    committed: int | None
+    lag: int | None
+    undone: int
+    oldest: int | None
+    job_id: int | None
+    held_for: float | None
+
+
+class GroupFigures(NamedTuple):
+    """The figures of all partitions that this supervisor has, about once a second."""
+
+    partitions: Mapping[str, PartitionFigures]
+
+
+GroupEvent = (
+    PartitionsAssigned | PartitionsRevoked | OffsetsCommitted | CommitFailed | OffsetReset | GroupProblem | GroupFigures
+)

@@ -29,8 +29,11 @@ def main() -> None:
     if sys.argv[1:] == ["--version"]:  # answered without click, whose import takes longer than all the rest
         print(f"supervisor {__version__}", flush=True)
         sys.exit(code_after_output(None))
-    from supervisor.cli.app import run_command_line
-    from supervisor.workers.system.interpreter import end_within
+    from supervisor.cli.imports import without_collections
+
+    with without_collections():
+        from supervisor.cli.app import run_command_line
+        from supervisor.workers.system.interpreter import end_within
 
     end_within(EXIT_TIMEOUT, run_command_line())
 

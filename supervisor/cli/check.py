@@ -18,11 +18,11 @@ from supervisor.cli.render import print_block
 from supervisor.cli.store_access import is_absent, private_files, use_store
 from supervisor.config.contradictions import handler_problems, url_problem
 from supervisor.config.diagnostics import is_spoiled
+from supervisor.config.document import Keys
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.misspelt import doubtful_queues, unknown_handlers
 from supervisor.config.settings import DlqSettings, Settings
 from supervisor.config.without_effect import without_effect
-from supervisor.config.yaml_reader import Keys
 from supervisor.dead_letters.file_sink import FileSink
 from supervisor.dead_letters.opening import BuiltInSinks, SinkBuilder, close_sinks, sink_key
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable

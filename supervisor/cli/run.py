@@ -15,6 +15,7 @@ import click
 
 from supervisor import telemetry
 from supervisor.cli.context import load_settings
+from supervisor.cli.imports import without_collections
 from supervisor.cli.options import config_option, read_with
 from supervisor.cli.standard_streams import STDERR
 from supervisor.cli.store_access import private_files, refuse_wrong_folder
@@ -77,7 +78,8 @@ def _run(
     **options: Any,
 ) -> tuple[int, Settings]:
     """Run a supervisor; return its exit code, and its settings after the last reload."""
-    from supervisor.runtime.supervisor import Supervisor
+    with without_collections():
+        from supervisor.runtime.supervisor import Supervisor
 
     def log_workers(_: SupervisorStarted | ConfigReloaded) -> None:
         logging.getLogger("supervisor").info("%s", supervisor.settings.workers.count_shown)

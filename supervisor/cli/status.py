@@ -24,6 +24,7 @@ SINK_COLUMNS = ("sink", "dead letters", "supervisors")
 SINK_KEYS = ("sink", "pending", "supervisors")
 MAX_SHOWN = 30
 """The queues, and the problems, that `status` shows."""
+PARTITION_COLUMNS = ("partition", "committed", "lag")
 WORKER_COLUMNS = ("pid", "state", "job", "handler", "attempt", "for", "progress")
 
 
@@ -117,6 +118,7 @@ def _print_supervisors(stats: dict[str, Any]) -> None:
             echo(
                 f"starts no other job beside job {alone}, which may have ended supervisors: supervisor jobs show {alone}"
             )
+        _print_partitions(each["partitions"])
         if each["workers"]:
             columns = [*WORKER_COLUMNS, "group"] if named else WORKER_COLUMNS
             rows = [_worker_row(worker, present) for worker in each["workers"]]
@@ -127,6 +129,17 @@ def _print_supervisors(stats: dict[str, Any]) -> None:
                     for row, worker in zip(rows, each["workers"], strict=True)
                 ],
             )
+
+
+def _print_partitions(partitions: list[dict[str, Any]]) -> None:
+    """Print the partitions of a member of a Kafka group, those with the largest lag if they are too many."""
+    if not partitions:
+        return
+    largest = sorted(partitions, key=lambda it: it["lag"] or 0, reverse=True)[:MAX_SHOWN]
+    shown = sorted(largest, key=lambda it: (it["topic"], it["partition"]))
+    print_table(PARTITION_COLUMNS, [[f"{it['topic']}/{it['partition']}", it["committed"], it["lag"]] for it in shown])
+    if more := len(partitions) - len(shown):
+        click.echo(f"{counted(more, 'more partition', 'have')} less lag: supervisor status --json")
 
 
 def _group_line(group: dict[str, Any]) -> str:

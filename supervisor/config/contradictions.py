@@ -10,11 +10,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from supervisor.config.diagnostics import Contradiction, Findings, touches
+from supervisor.config.document import Keys
 from supervisor.config.kafka import KAFKA
 from supervisor.config.kafka_contradictions import kafka_contradictions
 from supervisor.config.retries import NO_FACTOR, BackoffSettings
 from supervisor.config.settings import DEFAULT_QUEUE, CountSettings, Settings
-from supervisor.config.yaml_reader import Keys
 from supervisor.handlers import HandlerInfo
 from supervisor.text.names import did_you_mean
 

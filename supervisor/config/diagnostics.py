@@ -10,7 +10,7 @@ from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from supervisor.config.yaml_reader import Document, Keys, Problem
+from supervisor.config.document import Document, Keys, Problem
 from supervisor.text.names import did_you_mean, did_you_mean_or_all
 
 MAX_SHOWN = 60

@@ -19,7 +19,8 @@ KAFKA = "kafka"
 DEAD_LETTER_TOPIC = "dead-letter topic"
 """The name of the sink that a Kafka store always has."""
 
-MAX_TOPICS = 512
+MAX_TOPICS = 511
+"""A job's id has the number of its topic in nine bits, from 1 on."""
 MAX_TOPIC = 249
 """The characters of a topic's name, by Kafka's own rule."""
 

@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any
 
 from supervisor.config.diagnostics import Contradiction
+from supervisor.config.document import Keys
 from supervisor.config.kafka import KAFKA, MAX_TOPIC, KafkaSettings
 from supervisor.config.settings import Settings, SinkSettings
-from supervisor.config.yaml_reader import Keys
 from supervisor.text.names import did_you_mean
 from supervisor.text.units import format_duration
 

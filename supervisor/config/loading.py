@@ -8,10 +8,10 @@ from pathlib import Path
 
 from supervisor.config.contradictions import add_contradictions
 from supervisor.config.diagnostics import Findings, write_keys, write_problem
+from supervisor.config.document import Document, Keys, Refused
 from supervisor.config.kafka import KAFKA, secret_values
 from supervisor.config.section import Place, reporting, tree
 from supervisor.config.settings import SCHEMES_WITHOUT_SECRETS, VARIABLE, Settings, absolute
-from supervisor.config.yaml_reader import Document, Keys, Refused, read_yaml
 from supervisor.errors import ConfigError
 from supervisor.text.redaction import is_secret_name, secrets_of
 
@@ -43,6 +43,8 @@ def load(path: Path | None, environ: Mapping[str, str] = os.environ) -> Settings
     path = path if path is not None else find(environ)
     if path is None:
         return Settings()
+    from supervisor.config.yaml_reader import read_yaml  # slow to import, and the forkserver reads no config
+
     base = absolute(path).parent
     try:
         document = read_yaml(path.read_bytes(), environ)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar, dataclass_transform
 
 from supervisor.config.diagnostics import Findings, Tree
-from supervisor.config.yaml_reader import Keys
+from supervisor.config.document import Keys
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 
 T = TypeVar("T")

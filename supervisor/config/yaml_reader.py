@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
+from supervisor.config.document import Document, Keys, Position, Problem, Refused
 from supervisor.config.variables import expand
 
 MAX_BYTES = 1_000_000
 MAX_NODES = 20_000
 MAX_DEPTH = 40
-
-Keys = tuple[str | int, ...]
-"""The keys and indexes that lead to a value, such as `("dlq", "sinks", 0)`."""
 
 _TAG = "tag:yaml.org,2002:"
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
@@ -29,33 +26,6 @@ _BOOLEANS = {"yes": True, "true": True, "on": True, "no": False, "false": False,
 _NULL = frozenset({"", "~", "null"})
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER: Any = yaml.SafeLoader("")
-
-
-class Refused:
-    """A placeholder in the document for a value that was refused, so that the rest can still be checked."""
-
-
-class Position(NamedTuple):
-    """The line of a value. `text` is a scalar as written, before variables are replaced; None for mappings and lists."""
-
-    line: int
-    text: str | None
-
-
-class Problem(NamedTuple):
-    path: Keys
-    line: int | None
-    message: str
-
-
-@dataclass(slots=True)
-class Document:
-    """A file as read. `variables` has the texts that the environment gave for the scalar at each path."""
-
-    value: Any = None
-    positions: dict[Keys, Position] = field(default_factory=dict)
-    variables: dict[Keys, list[str]] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
 
 
 class _Unreadable(Exception):

@@ -86,7 +86,7 @@ class Coordinator:
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
         self.self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, suspects, bus, ttl, now)
         self._announcer = announcer = Announcer(writer, pool, leases, loop, self.self_report)
-        self.problems = OwnProblems(self.self_report, store, writer, self.fetcher, announcer, now).now
+        self.problems = OwnProblems(self.self_report, writer, self.fetcher, announcer, now).now
         self.scaling, pruner = Scaling(pool, buffers, bus, loop, limits.scaling), Pruner(writer, config, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(

@@ -10,7 +10,6 @@ from supervisor.engine.presence import Announcer
 from supervisor.engine.self_report import SelfReport
 from supervisor.engine.store_writer import Writer
 from supervisor.stores.problems import Problem
-from supervisor.stores.protocol import Reports, Store
 
 STALLED_SECONDS = 2.0
 """The time for an answer of the store, after which it is a problem."""
@@ -24,7 +23,6 @@ def unavailable_store(error: str) -> Problem:
 @dataclass(eq=False)
 class OwnProblems:
     _self_report: SelfReport
-    _store: Store
     _writer: Writer
     _fetcher: Fetcher
     _announcer: Announcer
@@ -43,8 +41,6 @@ class OwnProblems:
             yield Problem("store", f"the store has not answered for {asked:.0f}s", WHAT_TO_DO)
         if stalled > STALLED_SECONDS:
             yield Problem("claims", f"no jobs are claimed: the store owes an answer for {stalled:.0f}s", WHAT_TO_DO)
-        if isinstance(self._store, Reports):
-            yield from self._store.problems()
 
     def _seconds(self, since: float | None) -> float:
         return 0.0 if since is None else self._now() - since

@@ -16,6 +16,7 @@ from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.suspects import Suspects
 from supervisor.engine.unknown_handlers import UnknownHandlers
 from supervisor.stores.problems import Problem
+from supervisor.stores.protocol import Reports
 from supervisor.text.printable import printable
 from supervisor.text.redaction import Mask
 from supervisor.workers.interface import where_it_hangs
@@ -48,6 +49,8 @@ class SelfReport:
     _now: Callable[[], float]
     failing_sinks: Mapping[str, str] = field(default_factory=dict)
     """The last error of each sink that refuses dead letters; the publisher keeps it."""
+    store: Reports | None = None
+    """The store, if things happen in it that no call has caused."""
     _by_event: dict[tuple[str, str], Problem] = field(default_factory=dict)
     _last_exit: str = ""
     _slow: set[int] = field(default_factory=set)
@@ -70,10 +73,12 @@ class SelfReport:
             "spent_budgets": self._decider.spent_budgets(),
             "failing_sinks": {sink: shown(error) for sink, error in islice(self.failing_sinks.items(), MAX_PROBLEMS)},
             "runs_alone": self._suspects.alone,
+            **({} if self.store is None else self.store.about()),
         }
 
     def problems(self) -> list[Problem]:
-        found = [*self._plugins(), *self._by_event.values(), *self._workers(), *self._sinks()][:MAX_PROBLEMS]
+        of_store = () if self.store is None else self.store.problems()
+        found = [*of_store, *self._plugins(), *self._by_event.values(), *self._workers(), *self._sinks()][:MAX_PROBLEMS]
         return self.masked(found)
 
     def masked(self, problems: Iterable[Problem]) -> list[Problem]:

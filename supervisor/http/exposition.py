@@ -26,6 +26,7 @@ class Described(NamedTuple):
 
 
 _COUNTER, _GAUGE, _HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+_PARTITION = ("topic", "partition")
 METRICS = {
     "supervisor_jobs_total": Described(_COUNTER, ("state",), "Jobs that ended in this supervisor."),
     "supervisor_retries_total": Described(_COUNTER, (), "Failed attempts after which the job is retried."),
@@ -50,6 +51,14 @@ METRICS = {
     ),
     "supervisor_hook_failures_total": Described(_COUNTER, ("hook",), "Hooks that raised an exception."),
     "supervisor_dropped_total": Described(_COUNTER, ("queue",), "Events that were dropped because a queue was full."),
+    "supervisor_kafka_lag": Described(_GAUGE, _PARTITION, "Records that are not done, up to the end of the partition."),
+    "supervisor_kafka_committed_offset": Described(_GAUGE, _PARTITION, "The offset that is read next after a restart."),
+    "supervisor_kafka_buffered_records": Described(_GAUGE, _PARTITION, "Fetched records that are not done."),
+    "supervisor_kafka_undone_since_seconds": Described(
+        _GAUGE, _PARTITION, "Time for which the oldest record that is not done has held the committed offset."
+    ),
+    "supervisor_kafka_commit_failures_total": Described(_COUNTER, (), "Commits of offsets that have failed."),
+    "supervisor_kafka_rebalances_total": Described(_COUNTER, (), "Rebalances that this supervisor took part in."),
     "supervisor_build_info": Described(_GAUGE, ("version", "python"), "The versions of the supervisor and of Python."),
     "supervisor_start_time_seconds": Described(_GAUGE, (), "When the supervisor started, since the epoch."),
     "supervisor_ready": Described(_GAUGE, (), "1 if the supervisor claims and runs jobs, as /readyz."),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-HARMLESS = frozenset({"config", "restart"})
-"""Problems of a supervisor that goes on all the same, with the configuration of before."""
+HARMLESS = frozenset({"config", "restart", "offset_held"})
+"""Problems of a supervisor that goes on all the same: with the configuration of before, or with all other records."""
 
 Problem = Mapping[str, str]
 """`kind`, `message` and `what_to_do`, as `status --json` has them."""

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from supervisor.config.file_permissions import code_of_others
 from supervisor.config.settings import path_of
+from supervisor.plugins.entry_points import installed_plugins
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
-
-ENTRY_POINTS = "supervisor"
 
 _refused: dict[Path, str] = {}
 """The folders of configs that plugins must not import from, each with the reason."""
@@ -42,15 +41,12 @@ def discover(paths: Sequence[str], base: Path) -> list[Source]:
 
     From now on, the sources can import what is in `base`.
     """
-    from importlib import metadata  # slow to import
-
     _let_import_from(base.absolute())
     found: dict[str, Source] = {}
     for text in paths:
         for source in _find(text, base):
             found.setdefault(os.path.realpath(source.path) if source.path else source.name, source)
-    entries = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda entry: (entry.name, entry.value))
-    installed = [Source(f"entry point {entry.name} ({entry.value})", entry=entry) for entry in entries]
+    installed = [Source(f"entry point {entry.name} ({entry.value})", entry=entry) for entry in installed_plugins()]
     return [*found.values(), *installed]
 
 

@@ -16,7 +16,6 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import cache, wraps
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -142,7 +141,7 @@ def _scope_imports() -> None:
     importlib.import_module = import_module
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds the packages named after directories, and gives every source file below them the loader above."""
 
     def find_spec(

@@ -48,13 +48,14 @@ class Registration:
         return self.settings.store.scheme in BUILT_IN
 
     async def join(self, on_unavailable: Callable[[], None] = lambda: None) -> Store:
-        """Open the store and register the owner; while the store is unavailable, try again. `on_unavailable` is called when it is
-        found so for the first time.
+        """Open the store and register the owner; while the store is unavailable, try again, and report each new reason.
+        `on_unavailable` is called when it is found so for the first time.
 
         When this is cancelled, an attempt under way goes on: see `joined`.
         """
         loop = asyncio.get_running_loop()
         unavailable_since: float | None = None
+        reason = ""
         while True:
             joining = self._joining = loop.run_in_executor(self.executor, self.join_now)
             joining.add_done_callback(drop_error)
@@ -70,8 +71,10 @@ class Registration:
             except StoreUnavailable as error:
                 if unavailable_since is None:
                     unavailable_since = loop.time()
-                    self.bus.emit(StoreBecameUnavailable(str(error)))
                     on_unavailable()
+                if str(error) != reason:
+                    reason = str(error)
+                    self.bus.emit(StoreBecameUnavailable(reason))
             await asyncio.sleep(RETRY_INTERVAL)
 
     def join_now(self) -> Store:

@@ -38,7 +38,7 @@ from supervisor.runtime.systemd import SystemdNotifier
 from supervisor.runtime.tasks import cancel, run_every, start_task
 from supervisor.runtime.terminal import Terminal
 from supervisor.runtime.web import serve
-from supervisor.stores.protocol import Store
+from supervisor.stores.protocol import Reports, Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
 from supervisor.threads import started_executor
@@ -211,6 +211,7 @@ class Supervisor:
         )  # fmt: skip
         dead_letters.on_quiet = engine.changes.set
         engine.self_report.failing_sinks = dead_letters.failing
+        engine.self_report.store = store if isinstance(store, Reports) else None
         return Serving(engine, dead_letters)
 
     # serving

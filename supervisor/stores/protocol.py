@@ -9,7 +9,7 @@ An id is stale if the token or the state of its job no longer matches: then noth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
@@ -266,6 +266,13 @@ class WithRights(Protocol):
 
 
 @runtime_checkable
+class Limited(Protocol):
+    """A store that can't do everything: the calls in `limits` raise Unsupported. The texts are what to do instead."""
+
+    limits: Mapping[str, str]
+
+
+@runtime_checkable
 class Reports(Protocol):
     """A store in which something happens that no call to it has caused."""
 
@@ -274,3 +281,6 @@ class Reports(Protocol):
 
     def problems(self) -> list[Problem]:
         """Return what the store can't do although it is available. It may be called on any thread."""
+
+    def about(self) -> Mapping[str, Any]:
+        """Return what the store knows of its supervisor, by the names of `supervisors.ABOUT`. It may be called on any thread."""

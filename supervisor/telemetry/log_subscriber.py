@@ -11,6 +11,7 @@ import orjson
 
 from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
+from supervisor.telemetry.group_lines import GroupLines
 from supervisor.telemetry.log_handler import LOGGER
 from supervisor.telemetry.store_calls import StoreCalls
 from supervisor.text.rate_limit import RateLimit, times
@@ -39,6 +40,7 @@ class LogSubscriber:
         self._store_calls = StoreCalls(_log, clock)
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             **_WRITERS,
+            **GroupLines(_log, clock).writers,
             events.HookFailed: self._hook_failed,
             events.HookWarning: self._hook_warning,
             events.ForkserverExited: self._forkserver_exited,
@@ -295,11 +297,6 @@ def _sink_warning(event: events.SinkMissing | events.SinkCutOff) -> None:
     _log(logging.WARNING, "%s", event.text, sink=event.sink)
 
 
-def _loop_gap(event: events.LoopGap) -> None:
-    line = "the supervisor stood still for %.2fs; timeouts and heartbeats do not count this time"
-    _log(logging.WARNING, line, event.seconds)
-
-
 def _clock_stepped(event: events.ClockStepped) -> None:
     where, when = ("forward", "earlier") if event.seconds > 0 else ("back", "later")
     line = "the clock was set %s by %s: delayed jobs and jobs in backoff are due that much %s; running jobs go on"
@@ -391,7 +388,9 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.SinkCutOff: _sink_warning,
     events.StoreLost: _store_lost,
     events.StoreRepaired: _line(logging.WARNING, REPAIRED),
-    events.LoopGap: _loop_gap,
+    events.LoopGap: _line(
+        logging.WARNING, "the supervisor stood still for %.2fs; timeouts and heartbeats do not count this time"
+    ),
     events.ClockStepped: _clock_stepped,
     events.ConfigReloaded: _config_reloaded,
     events.ConfigRefused: _config_refused,

@@ -10,6 +10,8 @@ import pytest
 from tests.kafka.broker import Broker, need_packages, unique_name
 from tests.kafka.mock_cluster import MockCluster
 from tests.kafka.object_store import ObjectStore
+from tests.kafka.supervised import Elsewhere, Supervised
+from tests.system.command import Command
 
 
 @pytest.fixture(scope="session")
@@ -60,3 +62,25 @@ def topic() -> str:
 @pytest.fixture
 def group() -> str:
     return unique_name("group")
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Command]:
+    command = Command(tmp_path)
+    yield command
+    command.close()
+
+
+@pytest.fixture
+def supervised(command: Command, broker: Broker, topic: str, group: str) -> Supervised:
+    """On the shared broker, with a topic of one partition."""
+    broker.create_topic(topic)
+    return Supervised(command, broker, topic, group)
+
+
+@pytest.fixture
+def mocked(command: Command, mock_cluster: MockCluster, topic: str, group: str) -> Supervised:
+    """On a mock cluster, with a topic of one partition."""
+    mock_cluster.create_topic(topic)
+    mock_cluster.first_join_delay(100)
+    return Supervised(command, Elsewhere(mock_cluster.bootstrap), topic, group)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import Callable
 from typing import Any
 
@@ -50,7 +51,7 @@ class TurnedLoop(asyncio.BaseEventLoop):
         asyncio._set_running_loop(self)
         try:
             for _ in range(MAX_TURNS):
-                self._run_once()
+                self._run_ready()
                 due = self.next_due()
                 if due is None or due > self._clock.now:
                     return
@@ -58,16 +59,30 @@ class TurnedLoop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)
         raise RuntimeError("the loop turns and turns, and no time passes")
 
+    def _run_ready(self) -> None:
+        """Do as `BaseEventLoop._run_once` of a loop that has no descriptors, in its order: the loops take half of a history's time."""
+        ready, scheduled, end = self._ready, self._scheduled, self._clock.now + self._clock_resolution
+        while scheduled and (scheduled[0]._cancelled or scheduled[0]._when < end):
+            handle = heapq.heappop(scheduled)
+            handle._scheduled = False
+            if handle._cancelled:
+                self._timer_cancelled_count -= 1
+            else:
+                ready.append(handle)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
     def next_due(self) -> float | None:
         """Return when there is something to do; now if anything is ready."""
         if self._ready:
             return self._clock.now
         scheduled = self._scheduled
-        while scheduled and scheduled[0].cancelled():
+        while scheduled and scheduled[0]._cancelled:
             self._timer_cancelled_count -= 1
-            handle = asyncio.base_events.heapq.heappop(scheduled)
-            handle._scheduled = False
-        return scheduled[0].when() if scheduled else None
+            heapq.heappop(scheduled)._scheduled = False
+        return scheduled[0]._when if scheduled else None
 
     def forget(self) -> None:
         """Drop everything, as if the process were killed."""

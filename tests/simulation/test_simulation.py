@@ -20,7 +20,7 @@ from tests.simulation.poisoned_world import PoisonedWorld
 from tests.simulation.stores import InFile, InMemory
 from tests.simulation.world import World
 
-HOURS = float(os.environ.get("SUPERVISOR_SIMULATION_HOURS", "750"))
+HOURS = float(os.environ.get("SUPERVISOR_SIMULATION_HOURS", "500"))
 SEED = os.environ.get("SUPERVISOR_SIMULATION_SEED")
 KIND = os.environ.get("SUPERVISOR_SIMULATION_KIND", "sparse")
 SPARSE, DENSE, FILE = 25.0, 0.25, 4.0  # hours of one history

@@ -207,7 +207,10 @@ class World:
 
     def _step(self) -> None:
         """One turn of a loop that has something to do, whichever; or time goes on to what comes next."""
-        now = self.clock.now
+        now, agenda = self.clock.now, self._agenda
+        if agenda and agenda[0][0] <= now:
+            heapq.heappop(agenda)[2]()
+            return
         ready, soonest = [], None
         for owner in self.owners:
             if owner.frozen or not owner.alive:
@@ -219,10 +222,7 @@ class World:
                 ready.append(owner)
             elif soonest is None or due < soonest:
                 soonest = due
-        agenda = self._agenda
-        if agenda and agenda[0][0] <= now:
-            heapq.heappop(agenda)[2]()
-        elif ready:
+        if ready:
             owner = ready[0] if len(ready) == 1 else self.random.choice(ready)
             owner.loop.turn()
             if owner.loop.faults:
@@ -289,7 +289,7 @@ class World:
         for owner in self.owners:
             if owner.well:
                 owner.check_leases()
-        if self.random.random() < (0.1 if self.dense else 0.3):
+        if self.random.random() < 0.1:
             self.checks.store_agrees(self.client)
         self.after(7.0 if self.dense else 150.0, self._look_again)
 

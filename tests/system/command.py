@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from supervisor.cli.app import run_command_line
 
@@ -35,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 MARK = "SUPERVISOR_TEST_MARK"
 CONFIG = "workers: {count: 2}\n"
 TIMEOUT = 15.0
+MOMENT = 0.1  # seconds
 
 Fact = TypeVar("Fact")
 
@@ -64,6 +65,14 @@ class Ended:
     code: int
     out: str
     err: str
+
+
+class Answer(NamedTuple):
+    """The output of a command, which may be repeated `until` then, while the files of the store are as `written`."""
+
+    text: str
+    written: tuple[int, ...]
+    until: float
 
 
 class Running:
@@ -137,6 +146,7 @@ class Command:
         self.config = folder / "supervisor.yaml"
         self.mark = secrets.token_hex(8)
         self.runs: list[Running] = []
+        self._answers: dict[tuple[str, ...], Answer] = {}
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("SUPERVISOR_", "COV_"))}
         self.env = {**kept, MARK: self.mark, "PYTHONPATH": str(ROOT)}
         self.write(config=CONFIG)
@@ -174,11 +184,36 @@ class Command:
 
     def ask(self, *arguments: str) -> str:
         """Return what a command prints. It runs in this process, since tests ask again and again."""
+        self._answers.clear()
+        return self._printed(*arguments)
+
+    def _printed(self, *arguments: str) -> str:
         out, err = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_command_line(["-c", str(self.config), *arguments])
         assert code == 0, f"supervisor {' '.join(arguments)} ended with {code}: {err.getvalue()}"
         return out.getvalue()
+
+    def _read(self, *arguments: str) -> str:
+        """Do as `ask` for a command that only reads jobs, but repeat its last answer for a moment, as long as nothing is written."""
+        written, known = self._written(), self._answers.get(arguments)
+        if known is not None and known.written == written and time.monotonic() < known.until:
+            return known.text
+        text = self._printed(*arguments)
+        if written is not None:
+            self._answers[arguments] = Answer(text, written, time.monotonic() + MOMENT)
+        return text
+
+    def _written(self) -> tuple[int, ...] | None:
+        """Return the state of the files of the store: a write changes it, unless it follows another within a tick of the kernel. None
+        if the store is in other files."""
+        try:
+            if "store" in self.config.read_text():
+                return None
+            stats = [self.config.stat(), *((self.folder / name).stat() for name in ("jobs.db", "jobs.db-wal"))]
+        except OSError:
+            return None
+        return tuple(value for it in stats for value in (it.st_ino, it.st_size, it.st_mtime_ns))
 
     def enqueue(self, handler: str, payload: Any = None, *options: str) -> int:
         """Enqueue a job with options of the command line, and return its id."""
@@ -191,13 +226,14 @@ class Command:
         self.ask("enqueue", "--force", "--file", str(file))
 
     def job(self, id: int) -> dict[str, Any]:
-        job: dict[str, Any] = json.loads(self.ask("jobs", "show", str(id), "--json"))
+        job: dict[str, Any] = json.loads(self._read("jobs", "show", str(id), "--json"))
         return job
 
     def jobs(self, *options: str) -> list[dict[str, Any]]:
         """Return jobs, newest first. Options are those of `jobs list`, such as "--state", "failed"."""
         return [
-            json.loads(line) for line in self.ask("jobs", "list", "--json", "--limit", "1000000", *options).splitlines()
+            json.loads(line)
+            for line in self._read("jobs", "list", "--json", "--limit", "1000000", *options).splitlines()
         ]
 
     def until(self, id: int, state: str, timeout: float = TIMEOUT) -> dict[str, Any]:

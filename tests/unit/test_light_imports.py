@@ -29,6 +29,15 @@ def test_a_client_imports_no_plugins(tmp_path: Path) -> None:
     assert not imported(code, tmp_path) & {*SLOW, "pluggy"}
 
 
+def test_a_forkserver_imports_nothing_that_only_the_supervisor_uses(tmp_path: Path) -> None:
+    unused = {"yaml", "rich", "asyncio", "click", "importlib.metadata", "importlib.resources", "zipfile", "email"}
+    code = (
+        "from pathlib import Path; import supervisor.workers.forkserver.main;"
+        "from supervisor.plugins.discovery import discover; discover(['plugins'], Path.cwd())"
+    )
+    assert not imported(code, tmp_path) & unused
+
+
 def test_every_public_name_is_imported_on_demand(tmp_path: Path) -> None:
     code = "import supervisor\nfor name in supervisor.__all__: getattr(supervisor, name)"
     assert "supervisor.client" in imported(code, tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ from supervisor.stores.problems import Present
 from supervisor.text.units import format_duration
 
 MAX_WORKERS = 200
+MAX_PARTITIONS = 50
 Row = Mapping[str, Any]
 
 
@@ -57,6 +58,7 @@ def supervisor_table(status: Row, now: datetime) -> list[dict[str, Any]]:
     for each in status["supervisors"]:
         workers = sorted((_worker(it, now) for it in each["workers"]), key=_longest_first)
         shown = workers[:MAX_WORKERS]
+        partitions = partition_table(each["partitions"])
         found.append(
             {
                 **each,
@@ -69,9 +71,17 @@ def supervisor_table(status: Row, now: datetime) -> list[dict[str, Any]]:
                 "rows": [it for it in shown if it["job"] or it["state"] != "idle"],
                 "idle": [it for it in shown if not it["job"] and it["state"] == "idle"],
                 "left_out": len(workers) - len(shown),
+                "partitions": partitions,
+                "partitions_left_out": len(each["partitions"]) - len(partitions),
             }
         )
     return found
+
+
+def partition_table(partitions: Sequence[Row]) -> list[Row]:
+    """Return the partitions of a Kafka store by name; those with the most to do if there are too many."""
+    first = sorted(partitions, key=lambda it: (it["held_for"] or 0.0, it["lag"] or 0), reverse=True)[:MAX_PARTITIONS]
+    return sorted(first, key=lambda it: (it["topic"], it["partition"]))
 
 
 def _worker(worker: Row, now: datetime) -> dict[str, Any]:

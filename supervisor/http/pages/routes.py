@@ -21,13 +21,13 @@ from supervisor.http.pages.live import PATH, Live, Update
 from supervisor.http.pages.rendering import environment
 from supervisor.http.pages.screens import Screen, Seen, job_id, screen
 from supervisor.http.view import View
-from supervisor.stores.protocol import Store
+from supervisor.stores.protocol import Limited, Store
 
 _logger = logging.getLogger("supervisor")
 MAX_FAILED = 20
 TITLES = {400: "This address is not understood", 404: "Not found", 409: "Not possible", 503: "The store is unavailable"}
 ADVICE = {
-    404: "A job is deleted by a command, or once its retention has passed.",
+    404: "A job is deleted by a command, or once its retention has passed; with Kafka, as soon as it has succeeded.",
     503: "This page comes back by itself once the store answers.",
 }
 
@@ -119,4 +119,8 @@ class Pages:
 
     def _facts(self, of: Screen, seen: Seen) -> dict[str, Any]:
         facts = of.facts(seen)
-        return {"now": seen.now, "state": self._view.state(), "page_key": of.key, "is_live": bool(of.parts), **facts}
+        limits = seen.store.limits if isinstance(seen.store, Limited) else {}
+        return {
+            "now": seen.now, "state": self._view.state(), "page_key": of.key, "is_live": bool(of.parts), "limits": limits,
+            **facts,
+        }  # fmt: skip

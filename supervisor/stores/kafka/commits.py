@@ -67,7 +67,9 @@ class Commits:
 
     def commit_now(self, partitions: Collection[Partition]) -> None:
         """Commit what these partitions have done, before they are given up, for at most LAST_COMMIT seconds: the client itself
-        has no limit for it."""
+        has no limit for it. A commit that is under way is not awaited: its offsets are committed once more, since it may fail."""
+        for each in self._under_way:
+            each.partition.changed = True
         if not (sent := self._done(partitions)):
             return
         answered: SimpleQueue[tuple[KafkaError | None, Sequence[TopicPartition]]] = SimpleQueue()

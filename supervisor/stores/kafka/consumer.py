@@ -22,6 +22,7 @@ from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
+from supervisor.stores.kafka.figures import Figures
 from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
@@ -39,6 +40,7 @@ class ConsumerLimits(NamedTuple):
     batch: int = 500  # messages that are taken from the client at once
     poll: float = 0.1  # for the first message
     ask: float = 10.0  # for an answer about offsets
+    reset: float = 1.0  # until the brokers are asked again for the first and the last offset
     pause_at: float = 1.0
     resume_at: float = 0.5
     uncommitted: float = 10.0  # with failing commits, until they are a problem
@@ -75,8 +77,11 @@ class GroupConsumer:
         self._client = Consumer(self._client_settings())
         self.connection = Connection(self._client, settings.topics, texts)
         self._commits = Commits(self._client, state, settings.commit_interval, emit, texts)
+        self.figures = Figures(self._client, state, self._job_id, emit)
         self._stopping = threading.Event()
         self._ended = False
+        self._refused: list[Partition] = []
+        self._reset_due = 0.0
         self._started, self._reported_at, self._reported = time.monotonic(), -math.inf, ""
         self._thread: threading.Thread | None = None
 
@@ -105,6 +110,7 @@ class GroupConsumer:
     def stop(self, timeout: float) -> bool:
         """Commit what is done, and leave the group. Return False if the brokers did not answer within `timeout` seconds."""
         self._stopping.set()
+        self._state.woke()
         return self._thread is None or self._state.wait_until(lambda: self._ended, timeout)
 
     def problems(self) -> list[Problem]:
@@ -119,7 +125,7 @@ class GroupConsumer:
             found.append(Problem("group", what, NOT_JOINED))
         if now - self._reported_at < self._limits.recent:
             found.append(Problem("kafka", self._reported, "look at the brokers; the client tries again by itself"))
-        return found
+        return [*found, *self.figures.problems()]
 
     # on the thread
 
@@ -139,8 +145,10 @@ class GroupConsumer:
         )
         while not self._stopping.is_set():
             self._read()
+            self._reset_refused()
             self._pause_and_resume()
             self._commits.commit_if_due()
+            self.figures.report_if_due()
             self.connection.look()
         self._give_up(
             list(self._state.assignment.partitions.values())
@@ -152,7 +160,10 @@ class GroupConsumer:
         if first is None:
             return
         self.connection.answered()
-        messages = [first, *self._client.consume(self._limits.batch - 1, 0)]
+        self._take([first])  # before the next call, in which its partition may be taken and given again
+        self._take(self._client.consume(self._limits.batch - 1, 0))
+
+    def _take(self, messages: Sequence[Message]) -> None:
         with self._state.lock:
             read = [self._record(message) for message in messages if message.error() is None]
             self._state.add_records([record for record in read if record is not None])
@@ -176,10 +187,13 @@ class GroupConsumer:
         _, timestamp = message.timestamp()
         key = message.key()
         return Record(
-            job_id(Place(self._numbers[partition.topic], partition.number, offset)), partition, offset,
+            self._job_id(partition, offset), partition, offset,
             timestamp if timestamp > 0 else None, key, message.value(), _headers(message),
             line_of(self._settings.ordering, partition, key),
         )  # fmt: skip
+
+    def _job_id(self, partition: Partition, offset: int) -> int:
+        return job_id(Place(self._numbers[partition.topic], partition.number, offset))
 
     def _pause_and_resume(self) -> None:
         with self._state.lock:
@@ -221,9 +235,17 @@ class GroupConsumer:
                     partition.offsets.reached_end(message.offset() or 0)
                     self._state.on_ready()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
-            self._reset(partition)
+            self._refused.append(partition)
         else:
             self._client_failed(error)
+
+    def _reset_refused(self) -> None:
+        """Reset the partitions whose next offset the brokers have refused: without the lock, since it takes an answer of theirs."""
+        if self._refused and time.monotonic() >= self._reset_due:
+            refused, self._refused = self._refused, []
+            for partition in refused:
+                if self._state.assignment.partitions.get((partition.topic, partition.number)) is partition:
+                    self._reset(partition)
 
     def _reset(self, partition: Partition) -> None:
         """Read on where the user wants it (`auto.offset.reset`), since nothing is committed or the next offset does not exist any
@@ -237,6 +259,8 @@ class GroupConsumer:
             low, high = self._client.get_watermark_offsets(_of(partition), timeout=self._limits.ask)
         except KafkaException as error:
             self._client_failed(error.args[0])
+            self._refused.append(partition)
+            self._reset_due = time.monotonic() + self._limits.reset
             return
         start = high if self._at_end else low
         if wanted is not None:
@@ -250,13 +274,14 @@ class GroupConsumer:
     def _read_from(self, partition: Partition) -> None:
         """Read the partition from its position on. All others go on as they are."""
         if self._cooperative:
+            partitions = [partition]
             self._client.incremental_unassign([_of(partition)])
             self._client.incremental_assign([_of(partition)])
-            partition.paused = False
-            return
-        with self._state.lock:
-            partitions = list(self._state.assignment.partitions.values())
-        self._client.assign([_of(each) for each in partitions])
+        else:
+            with self._state.lock:
+                partitions = list(self._state.assignment.partitions.values())
+            self._client.assign([_of(each) for each in partitions])
+        self._client.resume([_of(each) for each in partitions])  # an assignment alone does not end a pause
         for each in partitions:
             each.paused = False
 
@@ -268,12 +293,11 @@ class GroupConsumer:
         with self._state.lock:
             for each in given:
                 self._assigned(each.topic, each.partition, *committed.get((each.topic, each.partition), (None, ())))
+        self._client.resume(list(given))  # the client keeps a pause over assignments
         self._emit(PartitionsAssigned(_names(given)))
 
     def _assigned(self, topic: str, number: int, committed: int | None, done_before: Sequence[Range]) -> Partition:
-        """Begin an assignment. The client keeps a partition paused that it has had before, so it is to be resumed."""
-        offsets = Offsets(committed, done_before)
-        partition = Partition(topic, number, next(self._epochs), offsets, committed, paused=True)
+        partition = Partition(topic, number, next(self._epochs), Offsets(committed, done_before), committed)
         self._state.assignment.partitions[topic, number] = partition
         return partition
 
@@ -295,23 +319,19 @@ class GroupConsumer:
         }
 
     def _on_revoke(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
-        self._give_up(self._taken(taken))
+        self._give_up(_found(self._state, taken))
 
     def _give_up(self, partitions: Sequence[Partition]) -> None:
-        """Let running jobs of the partitions end, for a while, and commit what is done. At the end of the supervisor none runs."""
+        """Let running jobs of the partitions end, for a while, and commit what is done. When the supervisor stops, no outcome comes
+        any more: the thread that settles waits for this one."""
         if partitions:
-            self._state.give_up(partitions, 0.0 if self._stopping.is_set() else self._settings.revoke_timeout)
+            self._state.give_up(partitions, self._settings.revoke_timeout, hurry=self._stopping.is_set)
             self._commits.commit_now(partitions)
             self._drop(partitions, lost=False)
 
     def _on_lost(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
-        if partitions := self._taken(taken):
+        if partitions := _found(self._state, taken):
             self._drop(partitions, lost=True)
-
-    def _taken(self, taken: Sequence[TopicPartition]) -> list[Partition]:
-        with self._state.lock:
-            found = [self._state.assignment.partitions.get((it.topic, it.partition)) for it in taken]
-            return [partition for partition in found if partition is not None]
 
     def _drop(self, partitions: Sequence[Partition], lost: bool) -> None:
         undone = self._state.drop(partitions)
@@ -321,6 +341,12 @@ class GroupConsumer:
 def _of(partition: Partition) -> TopicPartition:
     position = partition.offsets.position
     return TopicPartition(partition.topic, partition.number, OFFSET_INVALID if position is None else position)
+
+
+def _found(state: KafkaState, taken: Sequence[TopicPartition]) -> list[Partition]:
+    with state.lock:
+        found = [state.assignment.partitions.get((it.topic, it.partition)) for it in taken]
+        return [partition for partition in found if partition is not None]
 
 
 def _names(given: Sequence[TopicPartition]) -> list[str]:

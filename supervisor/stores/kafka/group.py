@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -80,11 +80,15 @@ class Group:
         """Return what `status --json` prints: a queue for each topic, with the records that are not done as its size, and a
         supervisor for each member of the group. What only the supervisors know is empty."""
         undone: dict[str, int] = dict.fromkeys(self._settings.topics, 0)
-        for lag in self.lags():
+        lags = {f"{lag.topic}/{lag.partition}": lag for lag in self.lags()}
+        for lag in lags.values():
             undone[lag.topic] += lag.undone
         counted = [(topic, READY, 0, n) for topic, n in undone.items()]
         now = microseconds(self._clock())
-        rows = [supervisor_dict(_row(*member, now), False, (), (), {}) for member in self.members()]
+        rows = [
+            supervisor_dict(_row(client, host, now), False, (), (), {"partitions": _partitions(names, lags)})
+            for client, host, names in self.members()
+        ]
         return {"at": iso(now), "queues": queue_rows(counted, frozenset(), {}), "supervisors": rows, "sinks": []}
 
     def members(self) -> list[tuple[str, str, Sequence[str]]]:
@@ -117,7 +121,17 @@ def _lag(committed: TopicPartition, first: int, end: int) -> Lag:
     )
 
 
-def _row(client: str, host: str, partitions: Sequence[str], now: int) -> SupervisorRow:
+def _partitions(names: Sequence[str], lags: Mapping[str, Lag]) -> list[dict[str, Any]]:
+    """Return the partitions of a member, as `status --json` has them."""
+    unknown = dict.fromkeys(("undone", "oldest", "job_id", "held_for"))
+    return [
+        {"topic": lag.topic, "partition": lag.partition, "committed": lag.committed, "lag": lag.undone, **unknown}
+        for name in names
+        if (lag := lags.get(name)) is not None
+    ]
+
+
+def _row(client: str, host: str, now: int) -> SupervisorRow:
     named = _CLIENT.fullmatch(client)
     where, pid = (named["host"], int(named["pid"])) if named else (host, 0)
     return SupervisorRow(client, where, pid, "running", now, 0, None)

@@ -21,8 +21,8 @@ class Place(NamedTuple):
 
 
 def topic_numbers(topics: Iterable[str]) -> dict[str, int]:
-    """Return a number from 1 to MAX_TOPICS for each topic. It depends on the names only, not on their order, and changes with a
-    further topic only if both have the same checksum."""
+    """Return a number from 1 to MAX_TOPICS for each topic. It depends on the names only, not on their order. A further topic changes
+    it only if the number that it would have is taken."""
     numbers: dict[str, int] = {}
     taken: set[int] = set()
     for topic in sorted(topics):

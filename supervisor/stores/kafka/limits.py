@@ -48,6 +48,9 @@ NOWHERE: Mapping[str, Limit] = {
 }
 """The calls that nobody can make."""
 
+DONE = "its record is done; a dead letter of it is run again with: supervisor dlq redrive --from-topic TOPIC.dlq"
+"""The reason to refuse the retry of a job that has ended."""
+
 
 def unsupported(call: str) -> Unsupported:
     """Return the error of such a call."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from base64 import b64decode, b64encode
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -37,8 +37,8 @@ class Offsets:
     def __init__(self, position: int | None = None, done_before: Iterable[Range] = ()) -> None:
         self.position = position
         self._undone: OrderedDict[int, None] = OrderedDict()  # ascending, as they are fetched
-        self._done_before = iter(done_before)
-        self._range = next(self._done_before, None)
+        self._done_before = list(done_before)
+        self._next = 0  # of these, the first one that ends behind the position
 
     @property
     def undone(self) -> int:
@@ -56,12 +56,16 @@ class Offsets:
         if self.position is not None and offset < self.position:
             return False
         self.position = offset + 1
-        while self._range is not None and self._range[1] <= offset:
-            self._range = next(self._done_before, None)
-        if self._range is not None and self._range[0] <= offset:
+        if self._done_before and self._was_done(offset):
             return False
         self._undone[offset] = None
         return True
+
+    def _was_done(self, offset: int) -> bool:
+        ranges = self._done_before
+        while self._next < len(ranges) and ranges[self._next][1] <= offset:
+            self._next += 1
+        return self._next < len(ranges) and ranges[self._next][0] <= offset
 
     def reached_end(self, offset: int) -> None:
         """Note that the partition has no record before this offset that was not fetched."""
@@ -72,27 +76,28 @@ class Offsets:
 
     def metadata(self, limit: int = MAX_METADATA) -> Metadata:
         """Return the metadata of a commit of `committable`; it is empty if no offset beyond that is done."""
-        runs = self._runs()
-        kept = len(runs)
+        ranges = list(self._done_beyond())
+        kept = len(ranges)
         while kept:
-            text = _encoded(runs[:kept])
+            text = _encoded(self.committable or 0, ranges[:kept])
             if len(text) <= limit:
-                return Metadata(text, kept == len(runs))
+                return Metadata(text, kept == len(ranges))
             kept //= 2
-        return Metadata("", not runs)
+        return Metadata("", not ranges)
 
-    def _runs(self) -> list[Range]:
-        """Return, from `committable` on, how many offsets in a row are not done, and how many behind these are."""
-        runs: list[Range] = []
-        begin = last = None
-        for offset in chain(self._undone, (self.position,)):
-            if begin is None or last is None or offset is None:
-                begin = offset
-            elif offset > last + 1:
-                runs.append((last + 1 - begin, offset - last - 1))
-                begin = offset
+    def _done_beyond(self) -> Iterator[Range]:
+        """Yield the ranges beyond `committable` that are done, ascending: also those beyond `position`, that an earlier owner has done."""
+        position = self.position
+        if position is None:
+            return
+        last = None
+        for offset in chain(self._undone, (position,)):
+            if last is not None and offset > last + 1:
+                yield last + 1, offset
             last = offset
-        return runs
+        for begin, end in self._done_before[self._next :]:
+            if end > position:
+                yield max(begin, position), end
 
 
 def done_ranges(committed: int, metadata: str | None) -> list[Range]:
@@ -111,8 +116,13 @@ def done_ranges(committed: int, metadata: str | None) -> list[Range]:
     return ranges
 
 
-def _encoded(runs: Sequence[Range]) -> str:
-    data = bytes(chain.from_iterable(_bytes_of(number) for run in runs for number in run))
+def _encoded(committed: int, ranges: Iterable[Range]) -> str:
+    """Return the metadata: in turn, how many offsets in a row are not done, and how many behind these are."""
+    data, at = bytearray(), committed
+    for begin, end in ranges:
+        data.extend(_bytes_of(begin - at))
+        data.extend(_bytes_of(end - begin))
+        at = end
     return VERSION + b64encode(zlib.compress(data, 1)).decode()
 
 

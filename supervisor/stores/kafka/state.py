@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from supervisor.jobs import JobState
-from supervisor.stores.kafka.ids import Place, job_id
 from supervisor.stores.kafka.partitions import Assignment, Partition, Record
 from supervisor.stores.kafka.values import created_at, handler_of, headers_of, payload_of
 from supervisor.stores.memory.state import JobRecord, MemoryState
@@ -38,7 +36,7 @@ class KafkaState(MemoryState):
         """Called when jobs have become ready outside of a claim."""
         self._handlers, self._header, self._value = handlers, header, value
         self._ended: list[int] = []  # by the open transaction
-        self._kept: deque[tuple[int, int]] = deque()  # ids of ended jobs that can still be shown, and their bytes
+        self._kept: dict[int, int] = {}  # ids of ended jobs that can still be shown, the oldest first, and their bytes
         self._kept_bytes = 0
         self._idle = threading.Condition(self.lock)
 
@@ -59,6 +57,8 @@ class KafkaState(MemoryState):
         super().change(job, **changes)
         if job.state.terminal:
             self._ended.append(job.id)
+        elif job.state is not JobState.IN_FLIGHT and self._is_leaving(job):
+            self.remove(job)  # otherwise a claim in the same transaction would start it again
 
     def add_records(self, records: Iterable[Record]) -> None:
         """Take fetched records; those that need not wait for another become ready."""
@@ -81,6 +81,7 @@ class KafkaState(MemoryState):
         now = self.now()
         if record.id in self.jobs:  # it ended in an earlier assignment, and is still shown
             self.remove(self.jobs[record.id])
+            self._kept_bytes -= self._kept.pop(record.id, 0)
         created = created_at(record.timestamp, now)
         token = record.partition.token
         self.add(JobRecord(record.id, row, now, created, JobState.READY, age=self.next_age(), token=token))
@@ -91,19 +92,18 @@ class KafkaState(MemoryState):
         """Mark the offsets of ended jobs as done, and make the next records of their lines ready."""
         woken = False
         for id in dict.fromkeys(self._ended):
-            job = self.jobs.get(id)
-            if job is None or not job.state.terminal or job.dead_letter_state == "pending":
+            job = self.jobs.get(id)  # None if it was pruned in the same transaction
+            if job is not None and (not job.state.terminal or job.dead_letter_state == "pending"):
                 continue
             record = self.assignment.records.get(id)
             following = self.assignment.done(id)
-            if following is not None:
+            if following is not None and not following.partition.leaving:
                 self._make_ready(following, self._row(following))
                 woken = True
-            if record is not None:
+            if record is not None and job is not None:
                 self._keep_or_remove(job)
         self._ended.clear()
         if any(partition.leaving for partition in self.assignment.partitions.values()):
-            self._remove_waiting()
             self._idle.notify_all()
         if woken:
             self.on_ready()
@@ -114,25 +114,26 @@ class KafkaState(MemoryState):
             self.remove(job)
             return
         size = len(job.row.payload)
-        self._kept.append((job.id, size))
+        self._kept[job.id] = size
         self._kept_bytes += size
         while len(self._kept) > MAX_ENDED or self._kept_bytes > MAX_ENDED_BYTES:
-            oldest, size = self._kept.popleft()
-            self._kept_bytes -= size
-            ended = self.jobs.get(oldest)
-            if ended is not None and oldest not in self.assignment.records:
+            oldest = next(iter(self._kept))
+            self._kept_bytes -= self._kept.pop(oldest)
+            if (ended := self.jobs.get(oldest)) is not None:
                 self.remove(ended)
 
     # the end of an assignment
 
-    def give_up(self, partitions: Collection[Partition], timeout: float) -> None:
+    def give_up(
+        self, partitions: Collection[Partition], timeout: float, hurry: Callable[[], bool] = lambda: False
+    ) -> None:
         """Start no further job of these partitions, and wait until none of them is running or is being published as a dead letter,
-        for at most `timeout` seconds."""
+        for at most `timeout` seconds, or until `hurry` is true (`woke`)."""
         with self.lock:
             for partition in partitions:
                 partition.leaving = True
             self._remove_waiting()
-            self._idle.wait_for(lambda: not self._is_busy(partitions), timeout)
+            self._idle.wait_for(lambda: hurry() or not self._is_busy(partitions), timeout)
 
     def wait_until(self, condition: Callable[[], bool], timeout: float) -> bool:
         """Wait on the thread of a transaction until another thread has made the condition true (`woke`). Meanwhile the lock is free,
@@ -157,10 +158,12 @@ class KafkaState(MemoryState):
 
     def _is_busy(self, partitions: Collection[Partition]) -> bool:
         return any(
-            record.id in self.jobs and self.jobs[record.id].state is not JobState.READY
-            for record in self.assignment.records.values()
-            if record.partition in partitions
+            record.id in self.jobs for record in self.assignment.records.values() if record.partition in partitions
         )
+
+    def _is_leaving(self, job: JobRecord) -> bool:
+        record = self.assignment.records.get(job.id)
+        return record is not None and record.partition.leaving
 
     def _remove_waiting(self) -> None:
         """Remove the jobs of leaving partitions that do not run."""
@@ -168,11 +171,3 @@ class KafkaState(MemoryState):
             job = self.jobs.get(record.id)
             if record.partition.leaving and job is not None and job.state in (JobState.READY, JobState.SCHEDULED):
                 self.remove(job)
-
-
-def id_of(numbers: dict[str, int], topic: str, partition: int, offset: int) -> int:
-    return job_id(Place(numbers[topic], partition, offset))
-
-
-def names(partitions: Iterable[Partition]) -> Sequence[str]:
-    return sorted(partition.name for partition in partitions)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 from supervisor.config.kafka import KafkaSettings
 from supervisor.config.settings import DlqSettings
@@ -14,7 +15,7 @@ from supervisor.stores.kafka.consumer import GroupConsumer
 from supervisor.stores.kafka.dead_letters import DeadLetters
 from supervisor.stores.kafka.description import description, obstacles
 from supervisor.stores.kafka.group import Group
-from supervisor.stores.kafka.limits import unsupported
+from supervisor.stores.kafka.limits import DONE, NOWHERE, unsupported
 from supervisor.stores.kafka.partitions import Assignment
 from supervisor.stores.kafka.producing import Producing
 from supervisor.stores.kafka.queries import Remaining
@@ -37,10 +38,12 @@ LEAVE = 5.0
 
 
 class KafkaStore:
-    """Implements `supervisor.stores.protocol.Store` and `Reports`. A supervisor joins; a program that has not joined sees what the brokers know of
-    the group, and can enqueue."""
+    """Implements `supervisor.stores.protocol.Store`, `Reports` and `Limited`. A supervisor joins; a program that has not joined sees what the
+    brokers know of the group, and can enqueue. `clock` returns seconds since the epoch."""
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    limits: ClassVar[Mapping[str, str]] = {call: limit.instead for call, limit in NOWHERE.items()}
+
+    def __init__(self, settings: KafkaSettings, clock: Callable[[], float] = time.time) -> None:
         self.url = settings.shown
         self._settings = settings
         self._emit: Callable[[GroupEvent], None] = lambda event: None
@@ -48,7 +51,8 @@ class KafkaStore:
         self._group: Group | None = None
         self._producing = Producing(settings)
         assignment = Assignment(settings.buffer.records, settings.buffer.size)
-        self.state = state = KafkaState(assignment, settings.topics, settings.handler_header, settings.value)
+        topics, header, value = settings.topics, settings.handler_header, settings.value
+        self.state = state = KafkaState(assignment, topics, header, value, clock=clock)
         self._owner = owner = Ownership(state)
         state.on_ready = owner.notify_self
         self._queue = queue = Queue(state, owner)
@@ -93,6 +97,9 @@ class KafkaStore:
     def problems(self) -> list[Problem]:
         return [] if self._consumer is None else self._consumer.problems()
 
+    def about(self) -> dict[str, Any]:
+        return {} if self._consumer is None else {"partitions": self._consumer.figures.rows()}
+
     def join(self, owner: str, host: str, pid: int, sinks: Sinks = frozenset()) -> int | None:
         if self._consumer is None:
             self._consumer = GroupConsumer(self._settings, self.state, lambda event: self._emit(event))
@@ -136,7 +143,10 @@ class KafkaStore:
     def retry(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
         """Make scheduled jobs due now. Others are refused: the record of one that has ended is done."""
         retry = self._inside("retry", self._commands.retry)
-        return retry(ids, force, only=JobState.SCHEDULED if only is None else only)
+        with self.state.lock:
+            ended = {id for id in ids if (job := self.state.jobs.get(id)) is not None and job.state.terminal}
+            changed, refused = retry([id for id in ids if id not in ended], force, only=JobState.SCHEDULED)
+        return OperatorResult(changed, {**refused, **dict.fromkeys(sorted(ended), DONE)})
 
     def redrive(
         self, ids: Sequence[int] | None, force: bool = False, *, only: JobState | None = None

@@ -29,7 +29,11 @@ MAX_THREADS = 3  # that are named
 _OURS = (f"{Path(__file__).parents[2]}{os.sep}", "<string>", "<frozen ")
 _STANDARD = f"{Path(os.__file__).parent}{os.sep}"
 _INSTALLED = tuple(f"{_STANDARD}{folder}{os.sep}" for folder in ("site-packages", "dist-packages"))
-_BOOT = "import sys; sys.path[:] = sys.argv[2].split('\\n'); from {0} import {1}; {1}(sys.argv[1])"
+# Imports make no garbage, and each collection during them looks at all that has been imported.
+_BOOT = (
+    "import gc, sys; gc.disable(); sys.path[:] = sys.argv[2].split('\\n'); from {0} import {1}; gc.freeze(); gc.enable(); "
+    "{1}(sys.argv[1])"
+)
 
 
 def command(function: Callable[[str], None], argument: str) -> list[str]:

@@ -121,7 +121,7 @@ def test_a_mistake_is_named_with_its_key(errors: Any, keys: str, error: str) -> 
 @pytest.mark.parametrize(
     ("topics", "error"),
     [
-        ("{}", "topics: expected 1 to 512 topics"),
+        ("{}", "topics: expected 1 to 511 topics"),
         ("orders", "topics: expected a mapping of topics to handlers, or a list of topics, got orders"),
         (
             "{a b: h}",
@@ -133,7 +133,7 @@ def test_a_mistake_is_named_with_its_key(errors: Any, keys: str, error: str) -> 
         ("[a, b, a]", "topics[2]: expected each topic once, got a"),
         ("{a: ' h'}", "topics.a: expected a name of 1 to 255 printable characters"),
         ("{a: [h]}", "topics.a: expected a name of 1 to 255 printable characters"),
-        (f"[{', '.join(f't{n}' for n in range(513))}]", "topics: expected 1 to 512 topics"),
+        (f"[{', '.join(f't{n}' for n in range(512))}]", "topics: expected 1 to 511 topics"),
     ],
 )
 def test_a_mistake_in_the_topics_is_named_with_its_topic(errors: Any, topics: str, error: str) -> None:

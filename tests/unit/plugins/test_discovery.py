@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +64,8 @@ def test_modules_and_entry_points_are_loaded(put: Put, tmp_path: Path, monkeypat
     put("lib/installed_one.py", HANDLER.format(name="one", result=1))
     put("lib/installed_two.py", HANDLER.format(name="two", result=2))
     monkeypatch.syspath_prepend(str(tmp_path / "lib"))
-    entry = EntryPoint("extra", "installed_two", "supervisor")
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: EntryPoints([entry]))
+    put("lib/two-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: two\nVersion: 1.0\n")
+    put("lib/two-1.0.dist-info/entry_points.txt", "[supervisor]\nextra = installed_two\n")
     manager = PluginManager()
     sources = discover(["installed_one"], tmp_path)
     reports = manager.load_all(sources)

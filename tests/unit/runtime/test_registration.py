@@ -70,8 +70,8 @@ def test_a_join_that_fails_after_the_end_was_requested_is_no_fault() -> None:
     asyncio.run(asyncio.wait_for(act(), 30))
 
 
-def test_an_outage_at_the_start_is_reported_once_when_it_begins_and_once_when_it_ends() -> None:
-    errors = iter([StoreUnavailable("no connection"), StoreUnavailable("starting up")])
+def test_an_outage_at_the_start_is_reported_with_each_new_reason_and_once_when_it_ends() -> None:
+    errors = iter([StoreUnavailable(reason) for reason in ("no connection", "no connection", "starting up")])
 
     def join_now() -> Any:
         if (error := next(errors, None)) is not None:
@@ -82,6 +82,7 @@ def test_an_outage_at_the_start_is_reported_once_when_it_begins_and_once_when_it
         registration.bus.subscribe(reported.append, StoreBecameUnavailable, StoreAvailableAgain)
         registration.join_now = join_now  # type: ignore[method-assign]
         await registration.join()
-        assert reported == [StoreBecameUnavailable("no connection"), StoreAvailableAgain(ANY)]
+        reasons = [StoreBecameUnavailable("no connection"), StoreBecameUnavailable("starting up")]
+        assert reported == [*reasons, StoreAvailableAgain(ANY)]
 
     asyncio.run(asyncio.wait_for(act(), 30))

@@ -1,0 +1,148 @@
+"""Members of the group that come, go and are lost while jobs run."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaError
+
+from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.supervised import Supervised
+from tests.system.command import wait_for
+
+
+@contextmanager
+def never_going_back(supervised: Supervised) -> Iterator[None]:
+    """Fail if a committed offset goes down meanwhile."""
+    ended, wrong = threading.Event(), []
+
+    def look() -> None:
+        last: dict[int, int] = {}
+        while not ended.wait(0.1):
+            committed = supervised.committed()
+            wrong.extend((last, committed) for number, offset in last.items() if committed[number] < offset)
+            last = committed
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    assert not wrong, f"committed offsets went back: {wrong}"
+
+
+def of_partitions(supervised: Supervised, partitions: int, **config: object) -> None:
+    """Give it a topic with so many partitions, which the members share."""
+    supervised.topic += f"-{partitions}"
+    supervised.broker.create_topic(supervised.topic, partitions)
+    supervised.write(**config)  # type: ignore[arg-type]
+
+
+def test_a_job_longer_than_max_poll_interval_runs_once(supervised: Supervised) -> None:
+    of_partitions(
+        supervised, 2, kafka={"max.poll.interval.ms": 6000}, store={"revoke_timeout": "1s", "buffer": {"records": 2}}
+    )
+    supervised.run()
+    owner = supervised.owner(0)
+    supervised.run()
+    supervised.until_moved(owner)
+    before = supervised.broker.end_offsets(supervised.topic)
+    for partition in (0, 1):
+        supervised.produce({"seconds": 8}, *[None] * 3, partition=partition)
+    for partition in (0, 1):
+        supervised.until_committed(before[partition] + 4, partition)
+        assert not supervised.run_again(partition)
+
+
+def test_an_outcome_of_a_partition_that_moved_commits_nothing(supervised: Supervised) -> None:
+    of_partitions(supervised, 2, store={"revoke_timeout": "100ms"})
+    first = supervised.run()
+    owner = supervised.owner(0)
+    for partition in (0, 1):
+        supervised.produce({"files": "run-{}"}, partition=partition)
+    supervised.until_started(1, partition=0)
+    supervised.until_started(0, partition=1)
+    supervised.release("run-2")
+    with never_going_back(supervised):
+        second = supervised.run()
+        moved = supervised.until_moved(owner)
+        end = supervised.broker.end_offsets(supervised.topic)[moved]
+        supervised.until_committed(end, moved)
+        supervised.release("run-1")
+        supervised.produce(None, partition=moved)
+        supervised.until_committed(end + 1, moved)
+        supervised.until_committed(supervised.broker.end_offsets(supervised.topic)[1 - moved], 1 - moved)
+        for run in (first, second):
+            run.signal(signal.SIGTERM)
+            assert run.wait() == 0
+
+
+def test_an_outcome_of_an_earlier_assignment_of_the_same_member_commits_nothing(
+    mocked: Supervised, mock_cluster: MockCluster
+) -> None:
+    mocked.produce({"files": "run-{}"})
+    run = mocked.run()
+    mocked.until_started(0)
+    mock_cluster.inject("Heartbeat", [KafkaError.UNKNOWN_MEMBER_ID])
+    wait_for(lambda: mocked.starts()[0] == 2, 30.0)
+    mocked.release("run-1")
+    mocked.produce(None)
+    mocked.until_ended(1)
+    assert mocked.committed().get(0, 0) == 0, "the record still runs"
+    mocked.release("run-2")
+    mocked.until_committed(2)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+
+
+def test_a_paused_partition_is_read_on_after_it_was_lost(mocked: Supervised, mock_cluster: MockCluster) -> None:
+    mocked.write(store={"buffer": {"records": 2}}, workers={"count": 2})
+    mocked.produce(*[{"files": "run-{}"}] * 10)
+    mocked.run()
+    mocked.until_started(0, 1)
+    mocked.release("run-2")
+    mock_cluster.inject("Heartbeat", [KafkaError.UNKNOWN_MEMBER_ID])
+    wait_for(lambda: mocked.starts()[0] == 2, 30.0)
+    mocked.release("run-1")
+    mocked.until_committed(10)
+
+
+def test_a_partition_that_comes_back_is_committed_where_the_other_member_was(supervised: Supervised) -> None:
+    of_partitions(supervised, 2, shutdown={"grace": "100ms"})
+    first = supervised.run()
+    owner = supervised.owner(0)
+    supervised.owner(1)
+    with never_going_back(supervised):
+        second = supervised.run()
+        moved = supervised.until_moved(owner)
+        end = supervised.broker.end_offsets(supervised.topic)[moved]
+        supervised.until_committed(end, moved)
+        second.signal(signal.SIGTERM)
+        assert second.wait() == 0
+        supervised.produce({"files": "never"}, partition=moved)
+        supervised.until_started(end, partition=moved)
+        first.signal(signal.SIGTERM)
+        assert first.wait() == 0
+    assert supervised.committed()[moved] == end
+
+
+def test_a_group_that_grows_and_shrinks_while_long_jobs_run_settles(supervised: Supervised) -> None:
+    of_partitions(supervised, 3, store={"revoke_timeout": "1s"}, shutdown={"grace": "1s"})
+    first = supervised.run()
+    owner = supervised.owner(0)
+    with never_going_back(supervised):
+        for partition in range(3):
+            supervised.produce(*[{"seconds": 3}] * 8, partition=partition)
+        others = [supervised.run(), supervised.run()]
+        supervised.until_owners(3)
+        for run in others:
+            run.signal(signal.SIGTERM)
+            assert run.wait() == 0
+        supervised.until_owned(owner, owner, owner)
+        first.signal(signal.SIGTERM)
+        assert first.wait() == 0
