@@ -48,6 +48,8 @@ class Broker:
     """On a port that it keeps over restarts. `folder` has its log. Its data is in its memory, or in a store that outlives it: topics,
     records, groups and their commits."""
 
+    _store: ObjectStore | None = None
+
     def __init__(self, folder: Path, store: ObjectStore | None = None) -> None:
         self.log = folder / "broker.log"
         self._store = store
