@@ -110,7 +110,11 @@ class FakeClient:
         found = [(it, self.committed_offsets.get((it.topic, it.partition), (-1001, ""))) for it in partitions]
         return [TopicPartition(it.topic, it.partition, *committed) for it, committed in found]
 
-    def get_watermark_offsets(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
+    def get_watermark_offsets(
+        self, partition: TopicPartition, timeout: float = 0.0, cached: bool = False
+    ) -> tuple[int, int]:
+        if cached:
+            return 0, -1001
         self.on_watermarks()
         answer = self.watermarks.pop(0)
         if isinstance(answer, Exception):
