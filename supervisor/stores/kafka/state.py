@@ -35,8 +35,8 @@ class KafkaState(MemoryState):
         """Called when jobs have become ready outside of a claim."""
         self._handlers, self._header, self._value = handlers, header, value
         self._to_finish: dict[int, None] = {}  # jobs that the open transaction has ended
-        self._kept: dict[int, int] = {}  # ids of ended jobs that can still be shown, the oldest first, and their bytes
-        self._kept_bytes = 0
+        self._shown: dict[int, int] = {}  # ids of ended jobs that can still be shown, the oldest first, and their bytes
+        self._shown_bytes = 0
         self._idle = threading.Condition(self.lock)
 
     @contextmanager
@@ -65,7 +65,7 @@ class KafkaState(MemoryState):
         """Take fetched records; those that need not wait for another become ready."""
         ready, now = [], self.now()
         for record in records:
-            if record.id in self.jobs or record.id in self._kept:
+            if record.id in self.jobs or record.id in self._shown:
                 self._forget_ended(record.id)
             if self.assignment.add(record):
                 ready.append((record, self._row(record)))
@@ -119,14 +119,14 @@ class KafkaState(MemoryState):
             self.remove(job)
             return
         size = len(job.row.payload)
-        self._kept[job.id] = size
-        self._kept_bytes += size
-        while len(self._kept) > MAX_ENDED or self._kept_bytes > MAX_ENDED_BYTES:
-            self._forget_ended(next(iter(self._kept)))
+        self._shown[job.id] = size
+        self._shown_bytes += size
+        while len(self._shown) > MAX_ENDED or self._shown_bytes > MAX_ENDED_BYTES:
+            self._forget_ended(next(iter(self._shown)))
 
     def _forget_ended(self, id: int) -> None:
         """Show an ended job no longer."""
-        self._kept_bytes -= self._kept.pop(id, 0)
+        self._shown_bytes -= self._shown.pop(id, 0)
         if (ended := self.jobs.get(id)) is not None:
             self.remove(ended)
 
