@@ -469,9 +469,9 @@ def test_a_report_of_an_ended_job_changes_neither_its_offset_nor_what_is_kept(st
     (id,) = feed(store, None)
     (lease,) = claim(store)
     store.settle([dead(lease, dead_letter=False)])
-    before = dict(store.state._kept)
+    before = dict(store.state._shown)
     store.keep_reports([JobReport(id, lease.token, None, '{"attempt":1,"cut":0,"lines":["x"]}')])
-    assert (store.state._kept, offset(store)) == (before, 1)
+    assert (store.state._shown, offset(store)) == (before, 1)
 
 
 @pytest.mark.parametrize("ordering, claimed", [("key", 3), ("unordered", 5), ("partition", 1)])
