@@ -15,7 +15,7 @@ TOO_LARGE = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_MSG_SIZE", "RECORD_LIST_TO
 UNREACHABLE = frozenset(
     {"_ALL_BROKERS_DOWN", "_TRANSPORT", "_RESOLVE", "_FAIL", "_MSG_TIMED_OUT", "_TIMED_OUT", "_TIMED_OUT_QUEUE"}
 )
-_STATE = re.compile(r" \(after \d+ms in state \w+[^)]*\)")
+_STATE = re.compile(r" \(after \d+ms in state \w+(?:, \d+ identical error\(s\) suppressed)?\)")
 REACH = "check the addresses in bootstrap and security.protocol, and that the brokers run"
 
 _NO_TOPIC = "the topic does not exist; create it, or let the brokers create topics (auto.create.topics.enable)"

@@ -9,15 +9,21 @@ from contextlib import contextmanager
 
 from confluent_kafka import KafkaError
 
+from supervisor.config.kafka import KafkaSettings
+from supervisor.jobs import Lease, Policy
+from supervisor.stores.kafka.store import KafkaStore
+from supervisor.stores.records import ClaimRequest
 from tests.kafka.mock_cluster import MockCluster
-from tests.kafka.supervised import Supervised
+from tests.kafka.supervised import QUICK, Elsewhere, Supervised
+from tests.stores.factories import success
 from tests.system.command import wait_for
 
 
 @contextmanager
 def never_going_back(supervised: Supervised) -> Iterator[None]:
     """Fail if a committed offset goes down meanwhile."""
-    ended, wrong = threading.Event(), []
+    ended = threading.Event()
+    wrong: list[tuple[dict[int, int], dict[int, int]]] = []
 
     def look() -> None:
         last: dict[int, int] = {}
@@ -100,16 +106,44 @@ def test_an_outcome_of_an_earlier_assignment_of_the_same_member_commits_nothing(
     assert run.wait() == 0
 
 
+def test_a_token_of_an_earlier_assignment_settles_nothing(mock_cluster: MockCluster, topic: str, group: str) -> None:
+    mock_cluster.first_join_delay(100)
+    mock_cluster.create_topic(topic)
+    settings = KafkaSettings(bootstrap=mock_cluster.bootstrap, group=group, topics={topic: "work"}, kafka=QUICK)
+    store = KafkaStore(settings)
+
+    def claim() -> Lease:
+        store.look(None, 0)
+        claimed = store.claim([ClaimRequest(topic, 1, 0, 0, 0)], 60.0, lambda *_: Policy())
+        assert claimed
+        return claimed[0]
+
+    try:
+        store.join("us", "here", 1)
+        Elsewhere(mock_cluster.bootstrap).produce(topic, [(b"k", b"1", ())])
+        old = wait_for(claim, 30.0)
+        mock_cluster.inject("Heartbeat", [KafkaError.UNKNOWN_MEMBER_ID])
+        new = wait_for(claim, 30.0)
+        assert old.id == new.id
+        assert store.settle([success(old)]) == [old.id]
+        assert store.settle([success(new)]) == []
+    finally:
+        store.leave()
+        store.close()
+
+
 def test_a_paused_partition_is_read_on_after_it_was_lost(mocked: Supervised, mock_cluster: MockCluster) -> None:
     mocked.write(store={"buffer": {"records": 2}}, workers={"count": 2})
-    mocked.produce(*[{"files": "run-{}"}] * 10)
+    mocked.produce(None)
     mocked.run()
-    mocked.until_started(0, 1)
+    mocked.until_committed(1)
+    mocked.produce(*[{"files": "run-{}"}] * 10)
+    wait_for(lambda: len(mocked.starts()) == 3)
     mocked.release("run-2")
     mock_cluster.inject("Heartbeat", [KafkaError.UNKNOWN_MEMBER_ID])
-    wait_for(lambda: mocked.starts()[0] == 2, 30.0)
+    wait_for(lambda: 2 in mocked.starts().values(), 30.0)
     mocked.release("run-1")
-    mocked.until_committed(10)
+    mocked.until_committed(11)
 
 
 def test_a_partition_that_comes_back_is_committed_where_the_other_member_was(supervised: Supervised) -> None:
@@ -124,8 +158,8 @@ def test_a_partition_that_comes_back_is_committed_where_the_other_member_was(sup
         supervised.until_committed(end, moved)
         second.signal(signal.SIGTERM)
         assert second.wait() == 0
-        supervised.produce({"files": "never"}, partition=moved)
-        supervised.until_started(end, partition=moved)
+        assigned = f"partitions assigned: {supervised.topic}/{moved}\n"
+        wait_for(lambda: assigned in first.log, 30.0)
         first.signal(signal.SIGTERM)
         assert first.wait() == 0
     assert supervised.committed()[moved] == end
@@ -137,7 +171,7 @@ def test_a_group_that_grows_and_shrinks_while_long_jobs_run_settles(supervised: 
     owner = supervised.owner(0)
     with never_going_back(supervised):
         for partition in range(3):
-            supervised.produce(*[{"seconds": 3}] * 8, partition=partition)
+            supervised.produce({"files": "never"}, partition=partition)
         others = [supervised.run(), supervised.run()]
         supervised.until_owners(3)
         for run in others:

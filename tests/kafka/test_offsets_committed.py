@@ -7,7 +7,6 @@ import signal
 import pytest
 
 from tests.kafka.supervised import Supervised
-from tests.system.command import wait_for
 
 
 def test_no_offset_is_committed_past_a_record_that_runs_and_what_is_done_beyond_is_not_run_again(
@@ -46,11 +45,12 @@ def test_what_is_done_is_committed_before_a_partition_is_given_up(supervised: Su
     supervised.broker.create_topic(supervised.topic, 2)
     for partition in (0, 1):
         supervised.produce(*[None] * 100, partition=partition)
-    supervised.run()
+    first = supervised.run()
     supervised.until_ended(*range(100), partition=0)
     supervised.until_ended(*range(100), partition=1)
     second = supervised.run()
-    wait_for(lambda: list(supervised.committed().values()) == [100], 30.0, every=0.05)
+    first.logged("partitions given up", 30.0)
+    assert list(supervised.committed().values()) == [100]
     for partition in (0, 1):
         supervised.produce(None, partition=partition)
         supervised.until_ended(100, partition=partition)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -13,10 +12,10 @@ from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import CommitFailed, GroupEvent, OffsetsCommitted
 from supervisor.stores.kafka.partitions import Partition
 from supervisor.stores.kafka.state import KafkaState
-from supervisor.threads import start_thread
 
-LAST_COMMIT = 5.0
-"""Seconds for the commit before a partition is given up."""
+REFUSED = 2.0
+"""Seconds for which a last commit is repeated that the broker refuses since the group changes."""
+AGAIN = 0.1
 
 ANSWER = 60.0
 """Seconds for an answer to a commit; the client gives one way before, unless it has lost the commit."""
@@ -45,8 +44,6 @@ class Commits:
         self._uncommitted: set[Partition] = set()  # those that the last commits have failed for
         self._under_way: list[_Sent] = []
         self._due = now() + interval
-        self._last_commits: SimpleQueue[tuple[list[TopicPartition], SimpleQueue[Any]]] = SimpleQueue()
-        start_thread(self._commit_last, "kafka-commit")
 
     def commit_if_due(self) -> None:
         if self._uncommitted and self._uncommitted.isdisjoint(self._state.assignment.partitions.values()):
@@ -69,30 +66,27 @@ class Commits:
         self._note(sent, error, answers)
 
     def commit_now(self, partitions: Collection[Partition]) -> None:
-        """Commit what these partitions have done, before they are given up, for at most LAST_COMMIT seconds: the client itself
-        has no limit for it. A commit that is under way is not awaited: its offsets are committed once more, since it may fail."""
+        """Commit what these partitions have done, before they are given up; also what is under way, since its answer may not come.
+
+        The client has no limit for the wait, and lets no other thread use it while this one is in a callback: while the brokers
+        hang, this call lasts.
+        """
         for each in self._under_way:
             each.partition.changed = True
         if not (sent := self._done(partitions)):
             return
-        answered: SimpleQueue[tuple[KafkaError | None, Sequence[TopicPartition]]] = SimpleQueue()
-        self._last_commits.put((_offsets(sent), answered))
-        try:
-            self._note(sent, *answered.get(timeout=LAST_COMMIT))
-        except Empty:
-            partitions = [each.partition for each in sent]
-            self._failed(partitions, f"no broker has answered within {LAST_COMMIT:g}s, and the partitions are given up")
-
-    def _commit_last(self) -> None:
-        """Make the commits of `commit_now`, on a thread of their own."""
+        until = self._now() + REFUSED
         while True:
-            offsets, answered = self._last_commits.get()
+            error: KafkaError | None = None
+            answers: Sequence[TopicPartition] = ()
             try:
-                answered.put((None, self._client.commit(offsets=offsets, asynchronous=False) or ()))
-            except KafkaException as error:
-                answered.put((error.args[0], ()))
-            except RuntimeError:  # the client was closed meanwhile
-                answered.put((KafkaError(KafkaError._DESTROY), ()))
+                answers = self._client.commit(offsets=_offsets(sent), asynchronous=False) or ()
+            except KafkaException as raised:
+                error = raised.args[0]
+            if error is None or error.code() != KafkaError.REBALANCE_IN_PROGRESS or self._now() >= until:
+                break
+            time.sleep(AGAIN)  # the client goes on with the rebalance meanwhile
+        self._note(sent, error, answers)
 
     def _succeeded(self) -> None:
         self.failing_since, self.error = None, ""
