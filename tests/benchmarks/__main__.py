@@ -37,15 +37,18 @@ ROWS = (
     "fairness",
     "async_jobs",
     "postgres",
+    "kafka",
 )
 # Contenders that are no job queues, and so are not in the catalogue.
 OTHERS = {"pebble": "Pebble"}
+# Those that their row installs for a Python of their own.
+ELSEWHERE = ("pyrallel-consumer",)
 
 
 def main(arguments: Sequence[str]) -> int:
     options = _options(arguments)
     names = None if options.peers is None else {name for name in options.peers.split(",") if name != "none"}
-    unknown_peers = sorted(names - {*OTHERS, *(peer.name for peer in PEERS)}) if names else []
+    unknown_peers = sorted(names - {*OTHERS, *ELSEWHERE, *(peer.name for peer in PEERS)}) if names else []
     if unknown := [name for name in options.rows if name not in ROWS]:
         print(f"no benchmark {', '.join(unknown)}; expected some of {', '.join(ROWS)}", file=sys.stderr)
         return 2
@@ -86,7 +89,7 @@ def _cpu() -> str:
 
 
 def _peers() -> str:
-    return ", ".join([*(peer.name for peer in PEERS), *OTHERS])
+    return ", ".join([*(peer.name for peer in PEERS), *OTHERS, *ELSEWHERE])
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:

@@ -18,6 +18,7 @@ GUIDE = page("guides/testing.md")
 
 def _pytest(folder: Path, *arguments: str) -> str:
     command = [sys.executable, "-m", "pytest", "-p", "supervisor.testing.pytest_plugin", "-p", "no:cacheprovider"]
+    command += [f"-pno:{name}" for name in ("schemathesis", "hypothesispytest", "anyio")]  # slow to import
     environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
     run = subprocess.run([*command, *arguments], cwd=folder, env=environment, capture_output=True, text=True)
     return run.stdout + run.stderr

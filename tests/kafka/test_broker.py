@@ -38,6 +38,22 @@ def test_another_broker_answers_after_a_kill(own_broker: Broker) -> None:
     assert own_broker.end_offsets("again") == {0: 0}
 
 
+def test_the_data_of_a_durable_broker_outlives_it(durable_broker: Broker) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    durable_broker.create_topic("kept", 2)
+    durable_broker.produce("kept", [(b"k", b"%d" % number, []) for number in range(3)], partition=1)
+    consumer = Consumer({"bootstrap.servers": durable_broker.bootstrap, "group.id": "g"})
+    consumer.commit(offsets=[TopicPartition("kept", 1, 2, "metadata")], asynchronous=False)
+    consumer.close()
+    durable_broker.kill()
+    durable_broker.start()
+    assert [message.value() for message in durable_broker.read("kept")] == [b"0", b"1", b"2"]
+    assert durable_broker.committed("g", "kept") == {1: (2, "metadata")}
+    durable_broker.produce("kept", [(None, b"3", [])], partition=1)
+    assert durable_broker.end_offsets("kept") == {0: 0, 1: 4}
+
+
 def test_without_the_packages_a_test_fails_in_ci_and_is_skipped_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("CI", "1")

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisor.http.health import readiness
-from supervisor.kafka_events import GroupEvent, OffsetsCommitted
+from supervisor.kafka_events import GroupEvent, OffsetReset, OffsetsCommitted
+from supervisor.telemetry import LogSubscriber
 from tests.kafka.broker import QUIET, Broker
 from tests.kafka.mock_cluster import MockCluster
 from tests.system.command import Command, Running, wait_for
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 JOBS = """
     import os, time
-    from supervisor import handler
+    from supervisor import handler, hookimpl
+
+    @hookimpl
+    def supervisor_events(events):
+        with open("events", "a") as file:
+            for event in events:
+                print(type(event).__name__, file=file)
 
     @handler
     def waits(job):
@@ -139,6 +146,8 @@ def test_failing_commits_and_unavailable_brokers_are_reported_and_their_end_too(
     lines = [line.partition(" ")[2] for line in run.log.splitlines()]
     assert f"INFO partitions given up: {topic}/0" in lines
     assert lines.index(f"INFO partitions given up: {topic}/0") < lines.index("INFO supervisor stopped: exit code 0")
+    received = {*(command.folder / "events").read_text().split()}
+    assert {"PartitionsAssigned", "GroupFigures", "CommitFailed", "OffsetsCommitted", "PartitionsRevoked"} <= received
 
 
 def test_a_group_that_gives_no_partitions_is_a_problem_until_it_does(
@@ -187,6 +196,32 @@ def test_a_commit_that_is_under_way_at_the_end_and_fails_is_made_again(
     client = Consumer({"bootstrap.servers": mock_cluster.bootstrap, "group.id": group, **QUIET})
     assert [it.offset for it in client.committed([TopicPartition(topic, 0)], SLOW)] == [3], emitted
     client.close()
+
+
+def test_records_that_were_deleted_before_they_were_read_are_reported_with_their_number(
+    mock_cluster: MockCluster, topic: str, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    from confluent_kafka import Consumer, TopicPartition
+
+    from supervisor.stores.kafka.consumer import USUAL_LIMITS
+
+    mock_cluster.first_join_delay(100)
+    mock_cluster.create_topic(topic)
+    produce(mock_cluster.bootstrap, topic, 0, 60)
+    client = Consumer({"bootstrap.servers": mock_cluster.bootstrap, "group.id": group, **QUIET})
+    client.commit(offsets=[TopicPartition(topic, 0, 5)], asynchronous=False)
+    client.close()
+    mock_cluster.delete_records(topic, 0, before=50)
+    state, consumer, emitted = a_consumer(mock_cluster, topic, group, USUAL_LIMITS)
+    consumer.start()
+    wait_for(lambda: len(state.jobs) == 10, SLOW)
+    assert [event for event in emitted if isinstance(event, OffsetReset)] == [OffsetReset(f"{topic}/0", 5, 50)]
+    assert consumer.stop(SLOW)
+    log = LogSubscriber()
+    for event in emitted:
+        log(event)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "records skipped" in line and "up to 45 records" in line
 
 
 def a_consumer(

@@ -35,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 MARK = "SUPERVISOR_TEST_MARK"
 CONFIG = "workers: {count: 2}\n"
 TIMEOUT = 15.0
-MOMENT = 0.1  # seconds
+MOMENT = 0.3  # seconds
 
 Fact = TypeVar("Fact")
 

@@ -8,23 +8,27 @@ from pathlib import Path
 import psutil
 import pytest
 
-from supervisor.workers.system import marks
+from supervisor.workers.system import marks, process_tree
 from tests.system.command import Command, wait_for
 
 
 @pytest.fixture(autouse=True)
 def no_child_is_left() -> Iterator[None]:
     """This process is a subreaper once a test has made it one: what is left behind lands on it, and would spoil the next."""
-    before = set(psutil.Process(os.getpid()).children())
+    before = set(children())
     yield
 
     def none_left() -> None:
-        left = {child for child in psutil.Process(os.getpid()).children() if child not in before}
-        left -= {child for child in left if child.name() == "postgres"}  # a server that a test has started again
-        left -= {child for child in left if reaped(child.pid)}
+        left = [psutil.Process(pid) for pid in children() if pid not in before]
+        left = [child for child in left if child.name() != "postgres"]  # a server that a test has started again
+        left = [child for child in left if not reaped(child.pid)]
         assert not left, f"children left: {left}"
 
     wait_for(none_left, timeout=5.0)
+
+
+def children() -> list[int]:
+    return process_tree.children(os.getpid())
 
 
 def reaped(pid: int) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.contender import ROOT
+from tests.kafka.broker import need_packages
 
 
 @pytest.mark.timeout(60)
@@ -47,3 +48,19 @@ def test_the_command_measures_on_postgresql(tmp_path: Path) -> None:
         "2 x supervisor on PostgreSQL, 1 worker each",
     }
     assert all(figure["median"] > 0 for figure in table["figures"]) and not table["left_out"]
+
+
+@pytest.mark.timeout(120)
+def test_the_command_measures_on_kafka(tmp_path: Path) -> None:
+    need_packages()
+    data = tmp_path / "all.json"
+    arguments = ["kafka", "--quick", "--peers", "none", "--json", str(data)]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    tables = json.loads(data.read_text())["tables"]
+    assert [table["row"] for table in tables] == ["kafka, processes", "kafka, async", "kafka, no-op"]
+    for table in tables:
+        assert len(table["figures"]) >= 2 and not table["left_out"]
+        assert all(figure["median"] > 0 for figure in table["figures"])

@@ -1,7 +1,11 @@
-"""A supervisor that is signalled at any moment of its start ends, and leaves nothing."""
+"""A supervisor that is signalled at any moment of its start ends, and leaves nothing.
+
+SUPERVISOR_START_STEPS is how many moments are tried with each sequence of signals (25).
+"""
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -10,9 +14,14 @@ import pytest
 
 from tests.system.command import Command, Running, wait_for
 
-STEP = 0.03
-STEPS = 50
+STEPS = int(os.environ.get("SUPERVISOR_START_STEPS", "25"))
+STEP = 1.5 / STEPS
 AT_ONCE = 5
+SEQUENCES = {
+    "TERM": [signal.SIGTERM],
+    "TERM twice": [signal.SIGTERM] * 2,
+    "INT, HUP, TERM four times": [signal.SIGINT, signal.SIGHUP, *[signal.SIGTERM] * 4],
+}
 SLOW = {
     "slow.py": """
         import subprocess, time
@@ -40,10 +49,11 @@ def interrupted_before_main(run: Running) -> bool:
     return "Traceback" in run.log and "/supervisor/" not in run.log
 
 
-def starts(command: Command) -> Iterator[list[tuple[Running, float]]]:
+def starts(command: Command, offset: float) -> Iterator[list[tuple[Running, float]]]:
     """Start supervisors, a few at a time; yield each with the seconds after which it is to be signalled."""
     for first in range(0, STEPS, AT_ONCE):
-        yield [(command.run(), STEP * step) for step in range(first, first + AT_ONCE)]
+        steps = range(first, min(first + AT_ONCE, STEPS))
+        yield [(command.run(), STEP * step + offset) for step in steps]
 
 
 def send(run: Running, numbers: Sequence[signal.Signals]) -> None:
@@ -52,21 +62,14 @@ def send(run: Running, numbers: Sequence[signal.Signals]) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize(
-    "numbers",
-    [
-        pytest.param([signal.SIGTERM], id="TERM"),
-        pytest.param([signal.SIGTERM] * 2, id="TERM twice"),
-        pytest.param([signal.SIGINT, signal.SIGHUP, *[signal.SIGTERM] * 4], id="INT, HUP, TERM four times"),
-    ],
-)
-def test_a_supervisor_signalled_at_its_start_ends_and_leaves_nothing(
-    command: Command, numbers: list[signal.Signals]
-) -> None:
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_a_supervisor_signalled_at_its_start_ends_and_leaves_nothing(command: Command, name: str) -> None:
+    """The moments of one sequence lie between those of the others."""
+    numbers, offset = SEQUENCES[name], STEP * [*SEQUENCES].index(name) / len(SEQUENCES)
     command.write(config="workers: {count: 3}\n", plugins=SLOW)
     id = command.enqueue("noop", None, "--delay", "1h")
     killed = (-numbers[0], -signal.SIGTERM, -signal.SIGHUP)
-    for runs in starts(command):
+    for runs in starts(command, offset):
         began = time.monotonic()
         for run, after in runs:
             time.sleep(max(0.0, began + after - time.monotonic()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -41,10 +41,13 @@ class Commits:
         self.failing_since: float | None = None
         self.error = ""
         """Of the last commit, while commits fail."""
+        self._uncommitted: set[Partition] = set()  # those that the last commits have failed for
         self._under_way: list[_Sent] = []
         self._due = now() + interval
 
     def commit_if_due(self) -> None:
+        if self._uncommitted and self._uncommitted.isdisjoint(self._state.assignment.partitions.values()):
+            self._succeeded()  # they were given up, and others have to commit their offsets
         now = self._now()
         if now < self._due or (self._under_way and now < self._due + ANSWER):
             return
@@ -85,8 +88,13 @@ class Commits:
             time.sleep(AGAIN)  # the client goes on with the rebalance meanwhile
         self._note(sent, error, answers)
 
-    def _failed(self, partitions: Iterable[Partition], error: str) -> None:
+    def _succeeded(self) -> None:
+        self.failing_since, self.error = None, ""
+        self._uncommitted.clear()
+
+    def _failed(self, partitions: Collection[Partition], error: str) -> None:
         self.error = error
+        self._uncommitted.update(partitions)
         if self.failing_since is None:
             self.failing_since = self._now()
         self._emit(CommitFailed(sorted(partition.name for partition in partitions), error))
@@ -115,7 +123,7 @@ class Commits:
         if failed:
             self._failed(failed, self._texts.of(next(iter(failed.values()))))
         else:
-            self.failing_since, self.error = None, ""
+            self._succeeded()
         done = [each for each in sent if each.partition not in failed]
         for each in done:
             each.partition.committed = each.offset

@@ -23,7 +23,7 @@ from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, Parti
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
 from supervisor.stores.kafka.figures import Figures
-from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
+from supervisor.stores.kafka.ids import job_ids
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
 from supervisor.stores.kafka.state import KafkaState
@@ -71,7 +71,7 @@ class GroupConsumer:
         reset, strategy = (str(settings.kafka.get(key, usual)) for key, usual in _USUAL.items())
         self._at_end, self._on_error = reset in ("latest", "largest", "end"), reset == "error"
         self._cooperative = "cooperative" in strategy
-        self._numbers = topic_numbers(settings.topics)
+        self._job_id = job_ids(settings.topics)
         self._epochs = count(1)
         self._texts = texts = ErrorTexts(settings.bootstrap, settings.kafka)
         self._client = Consumer(self._client_settings())
@@ -115,10 +115,10 @@ class GroupConsumer:
 
     def problems(self) -> list[Problem]:
         """Return what goes wrong in the group although the brokers answer."""
-        now, commits = time.monotonic(), self._commits
+        now, failing_since, error = time.monotonic(), self._commits.failing_since, self._commits.error
         found = []
-        if commits.failing_since is not None and now - commits.failing_since > self._limits.uncommitted:
-            what = f"no offset was committed for {now - commits.failing_since:.0f}s: {commits.error}"
+        if failing_since is not None and now - failing_since > self._limits.uncommitted:
+            what = f"no offset was committed for {now - failing_since:.0f}s: {error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
         if self._thread is not None and not self.joined and now - self._started > self._limits.join:
             what = f"the group {self._settings.group} has given no partition for {now - self._started:.0f}s"
@@ -187,13 +187,10 @@ class GroupConsumer:
         _, timestamp = message.timestamp()
         key = message.key()
         return Record(
-            self._job_id(partition, offset), partition, offset,
+            self._job_id(partition.topic, partition.number, offset), partition, offset,
             timestamp if timestamp > 0 else None, key, message.value(), _headers(message),
             line_of(self._settings.ordering, partition, key),
         )  # fmt: skip
-
-    def _job_id(self, partition: Partition, offset: int) -> int:
-        return job_id(Place(self._numbers[partition.topic], partition.number, offset))
 
     def _pause_and_resume(self) -> None:
         with self._state.lock:

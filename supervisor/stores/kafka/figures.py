@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from supervisor.jobs import JobState
 from supervisor.kafka_events import GroupEvent, GroupFigures, PartitionFigures
@@ -48,7 +48,7 @@ class Figures:
     """`report_if_due` is called on the thread that polls; `problems` and `rows` on any thread."""
 
     def __init__(
-        self, client: Consumer, state: KafkaState, job_id: Callable[[Partition, int], int],
+        self, client: Consumer, state: KafkaState, job_id: Callable[[str, int, int], int],
         emit: Callable[[GroupEvent], None], limits: FigureLimits = USUAL_LIMITS, now: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self._client, self._state, self._job_id, self._emit = client, state, job_id, emit
@@ -92,12 +92,20 @@ class Figures:
         return before if before is not None and before.offset == offset else _Oldest(offset, now)
 
     def _figures(self, partition: Partition, position: int | None, undone: int, now: float) -> PartitionFigures:
-        _, end = self._client.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)
-        lag = None if position is None or end < 0 else max(0, end - position) + undone
+        end = self._end(partition)
+        lag = None if position is None or end is None else max(0, end - position) + undone
         if (oldest := self._oldest.get(partition)) is None:
             return PartitionFigures(partition.committed, lag, undone, None, None, None)
-        id = self._job_id(partition, oldest.offset)
+        id = self._job_id(partition.topic, partition.number, oldest.offset)
         return PartitionFigures(partition.committed, lag, undone, oldest.offset, id, now - oldest.since)
+
+    def _end(self, partition: Partition) -> int | None:
+        """Return the end of the partition as of the last fetch; None before the first."""
+        try:
+            _, end = self._client.get_watermark_offsets(TopicPartition(partition.topic, partition.number), cached=True)
+        except KafkaException:  # the client does not know the partition any more
+            return None
+        return None if end < 0 else end
 
     def _held(self, now: float) -> Iterator[Problem]:
         """Yield a problem for each of the records that have held an offset for longest. Those of a paused queue do so on
@@ -109,7 +117,7 @@ class Figures:
         ]
         for since, partition in sorted(held, key=lambda it: it[0])[: self._limits.held_most]:
             offset = self._oldest[partition].offset
-            id = self._job_id(partition, offset)
+            id = self._job_id(partition.topic, partition.number, offset)
             yield _problem(id, partition.name, offset, now - since, self._state.jobs.get(id))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 TOPIC_BITS, PARTITION_BITS, OFFSET_BITS = 9, 12, 42  # 63 in all: an id is a positive 64-bit integer
@@ -40,6 +40,12 @@ def job_id(place: Place) -> int:
     if not (partition < MAX_PARTITIONS and offset <= MAX_OFFSET):
         raise ValueError(f"expected a partition below {MAX_PARTITIONS} and an offset up to {MAX_OFFSET}, got {place}")
     return (topic << PARTITION_BITS | partition) << OFFSET_BITS | offset
+
+
+def job_ids(topics: Iterable[str]) -> Callable[[str, int, int], int]:
+    """Return the function that makes the id of a job of the topic, the number of the partition, and the offset."""
+    numbers = topic_numbers(topics)
+    return lambda topic, partition, offset: job_id(Place(numbers[topic], partition, offset))
 
 
 def place_of(id: int) -> Place:

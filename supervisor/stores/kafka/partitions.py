@@ -53,12 +53,12 @@ class Record:
     value: bytes | None
     headers: RawHeaders
     line: Hashable
+    bytes: int = field(init=False)
 
-    @property
-    def bytes(self) -> int:
-        return (
-            len(self.key or b"") + len(self.value or b"") + sum(len(it or b"") + len(name) for name, it in self.headers)
-        )
+    def __post_init__(self) -> None:
+        self.bytes = len(self.key or b"") + len(self.value or b"")
+        if self.headers:
+            self.bytes += sum(len(it or b"") + len(name) for name, it in self.headers)
 
 
 class Lines:
@@ -126,9 +126,10 @@ class Assignment:
         record = self.records.pop(id, None)
         if record is None:
             return None
-        record.partition.offsets.done(record.offset)
-        record.partition.changed = True
-        record.partition.bytes -= record.bytes
+        partition = record.partition
+        partition.offsets.done(record.offset)
+        partition.changed = True
+        partition.bytes -= record.bytes
         return self.lines.done(record)
 
     def drop(self, partitions: Collection[Partition]) -> list[Record]:

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from supervisor.jobs import JobState
 from supervisor.stores.kafka.partitions import Assignment, Partition, Record
@@ -35,9 +34,9 @@ class KafkaState(MemoryState):
         self.on_ready: Callable[[], None] = lambda: None
         """Called when jobs have become ready outside of a claim."""
         self._handlers, self._header, self._value = handlers, header, value
-        self._ended: list[int] = []  # by the open transaction
-        self._kept: dict[int, int] = {}  # ids of ended jobs that can still be shown, the oldest first, and their bytes
-        self._kept_bytes = 0
+        self._to_finish: dict[int, None] = {}  # jobs that the open transaction has ended
+        self._shown: dict[int, int] = {}  # ids of ended jobs that can still be shown, the oldest first, and their bytes
+        self._shown_bytes = 0
         self._idle = threading.Condition(self.lock)
 
     @contextmanager
@@ -48,23 +47,30 @@ class KafkaState(MemoryState):
                     yield
                 return
             self.require_available()
-            self._ended.clear()
+            self._to_finish.clear()
             with super().transaction():
                 yield
             self._finish_ended()
 
-    def change(self, job: JobRecord, **changes: Any) -> None:
-        super().change(job, **changes)
-        if job.state.terminal:
-            self._ended.append(job.id)
-        elif job.state is not JobState.IN_FLIGHT and self._is_leaving(job):
-            self.remove(job)  # otherwise a claim in the same transaction would start it again
+    def candidates(self, queue: str, tier: int, limit: int) -> list[JobRecord]:
+        found = super().candidates(queue, tier, limit)
+        if self._is_leaving():  # a job of such a partition may have become ready in the open transaction
+            return [job for job in found if not self.assignment.records[job.id].partition.leaving]
+        return found
+
+    def _ended(self, job: JobRecord) -> None:
+        self._to_finish[job.id] = None
 
     def add_records(self, records: Iterable[Record]) -> None:
         """Take fetched records; those that need not wait for another become ready."""
-        ready = [(record, self._row(record)) for record in records if self.assignment.add(record)]
+        ready, now = [], self.now()
+        for record in records:
+            if record.id in self.jobs or record.id in self._shown:
+                self._forget_ended(record.id)
+            if self.assignment.add(record):
+                ready.append((record, self._row(record)))
         for record, row in ready:
-            self._make_ready(record, row)
+            self._make_ready(record, row, now)
         if ready:
             self.on_ready()
 
@@ -77,11 +83,7 @@ class KafkaState(MemoryState):
         handler = self._handlers.get(topic) or handler_of(record.headers, self._header)
         return EnqueueRow(handler, payload_of(record.value, self._value), topic, headers=headers)
 
-    def _make_ready(self, record: Record, row: EnqueueRow) -> None:
-        now = self.now()
-        if record.id in self.jobs:  # it ended in an earlier assignment, and is still shown
-            self.remove(self.jobs[record.id])
-            self._kept_bytes -= self._kept.pop(record.id, 0)
+    def _make_ready(self, record: Record, row: EnqueueRow, now: int) -> None:
         created = created_at(record.timestamp, now)
         token = record.partition.token
         self.add(JobRecord(record.id, row, now, created, JobState.READY, age=self.next_age(), token=token))
@@ -91,19 +93,22 @@ class KafkaState(MemoryState):
     def _finish_ended(self) -> None:
         """Mark the offsets of ended jobs as done, and make the next records of their lines ready."""
         woken = False
-        for id in dict.fromkeys(self._ended):
+        records = self.assignment.records
+        for id in self._to_finish:
             job = self.jobs.get(id)  # None if it was pruned in the same transaction
             if job is not None and (not job.state.terminal or job.dead_letter_state == "pending"):
                 continue
-            record = self.assignment.records.get(id)
+            if id not in records:
+                continue
             following = self.assignment.done(id)
-            if following is not None and not following.partition.leaving:
-                self._make_ready(following, self._row(following))
+            if following is not None:
+                self._make_ready(following, self._row(following), self.now())
                 woken = True
-            if record is not None and job is not None:
+            if job is not None:
                 self._keep_or_remove(job)
-        self._ended.clear()
-        if any(partition.leaving for partition in self.assignment.partitions.values()):
+        self._to_finish.clear()
+        if self._is_leaving():
+            self._remove_waiting()
             self._idle.notify_all()
         if woken:
             self.on_ready()
@@ -114,13 +119,16 @@ class KafkaState(MemoryState):
             self.remove(job)
             return
         size = len(job.row.payload)
-        self._kept[job.id] = size
-        self._kept_bytes += size
-        while len(self._kept) > MAX_ENDED or self._kept_bytes > MAX_ENDED_BYTES:
-            oldest = next(iter(self._kept))
-            self._kept_bytes -= self._kept.pop(oldest)
-            if (ended := self.jobs.get(oldest)) is not None:
-                self.remove(ended)
+        self._shown[job.id] = size
+        self._shown_bytes += size
+        while len(self._shown) > MAX_ENDED or self._shown_bytes > MAX_ENDED_BYTES:
+            self._forget_ended(next(iter(self._shown)))
+
+    def _forget_ended(self, id: int) -> None:
+        """Show an ended job no longer."""
+        self._shown_bytes -= self._shown.pop(id, 0)
+        if (ended := self.jobs.get(id)) is not None:
+            self.remove(ended)
 
     # the end of an assignment
 
@@ -161,9 +169,8 @@ class KafkaState(MemoryState):
             record.id in self.jobs for record in self.assignment.records.values() if record.partition in partitions
         )
 
-    def _is_leaving(self, job: JobRecord) -> bool:
-        record = self.assignment.records.get(job.id)
-        return record is not None and record.partition.leaving
+    def _is_leaving(self) -> bool:
+        return any(partition.leaving for partition in self.assignment.partitions.values())
 
     def _remove_waiting(self) -> None:
         """Remove the jobs of leaving partitions that do not run."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from operator import attrgetter
 from typing import Any
 
 from supervisor.errors import StoreError
@@ -63,9 +61,6 @@ class JobRecord:
     progress_at: int | None = None
     log: str | None = None
 
-    def __copy__(self) -> JobRecord:
-        return JobRecord(*_all_fields(self))
-
     @property
     def dead_letter_state(self) -> str | None:
         return None if self.dead_letter is None else self.dead_letter.state
@@ -92,7 +87,8 @@ class JobRecord:
         ))  # fmt: skip
 
 
-_all_fields = attrgetter(*(each.name for each in fields(JobRecord)))
+_INDEXED = frozenset({"state", "tier", "age", "due_at", "dead_letter"})
+"""The fields by which jobs are counted and found, and have ended."""
 
 
 @dataclass(slots=True)
@@ -103,6 +99,11 @@ class OwnerRecord:
     notification_pipe: tuple[int, int]
     presence: Presence = field(default_factory=lambda: Presence("starting"))
     sinks: Sinks = frozenset()
+
+
+ADDED, REMOVED = object(), object()
+Before = tuple[JobRecord, Any]
+"""A job that was changed, and the fields that were set with their values before; or that it was ADDED, or REMOVED."""
 
 
 class MemoryState:
@@ -122,7 +123,7 @@ class MemoryState:
         self._scheduled: list[tuple[int, int]] = []
         self._in_flight: set[int] = set()
         self._sequence = 0
-        self._before: dict[int, JobRecord | None] | None = None  # jobs as they were before the open transaction
+        self._before: list[Before] | None = None  # what the open transaction has changed, as it was
         self._failed = False  # a write inside the open transaction has failed
 
     @contextmanager
@@ -135,7 +136,7 @@ class MemoryState:
                     self._failed = True
                     raise
                 return
-            self._before, sequence, paused, owners = {}, self._sequence, set(self.paused), dict(self.owners)
+            self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
             try:
                 yield
                 if self._failed:
@@ -158,19 +159,27 @@ class MemoryState:
         return self._sequence
 
     def add(self, job: JobRecord) -> None:
-        self._remember(job.id)
+        if self._before is not None:
+            self._before.append((job, ADDED))
         self.jobs[job.id] = job
         self._file(job)
 
     def change(self, job: JobRecord, **changes: Any) -> None:
-        self._remember(job.id)
-        self._take_out(job)
+        """Set these fields of the job. Hot path."""
+        counted, before = (job.row.queue, job.tier, job.state), {}
         for name, value in changes.items():
+            before[name] = getattr(job, name)
             setattr(job, name, value)
-        self._file(job)
+        if self._before is not None:
+            self._before.append((job, before))
+        if not _INDEXED.isdisjoint(changes):
+            self.counts[counted] -= 1
+            self._in_flight.discard(job.id)
+            self._file(job)
 
     def remove(self, job: JobRecord) -> None:
-        self._remember(job.id)
+        if self._before is not None:
+            self._before.append((job, REMOVED))
         self._take_out(job)
         del self.jobs[job.id]
 
@@ -227,27 +236,36 @@ class MemoryState:
 
     def _file(self, job: JobRecord) -> None:
         """Add the job to the counts, and to the index of its state."""
-        self.counts[job.row.queue, job.tier, job.state] += 1
-        if job.state is JobState.READY:
-            heap = self._ready.setdefault((job.row.queue, job.tier), [])
-            heappush(heap, (-job.row.priority, job.age, job.id))
-        elif job.state is JobState.SCHEDULED:
-            heappush(self._scheduled, (job.due_at, job.id))
-        elif job.state is JobState.IN_FLIGHT:
+        state, queue = job.state, job.row.queue
+        self.counts[queue, job.tier, state] += 1
+        if state is JobState.IN_FLIGHT:
             self._in_flight.add(job.id)
+        elif state is JobState.READY:
+            heap = self._ready.setdefault((queue, job.tier), [])
+            heappush(heap, (-job.row.priority, job.age, job.id))
+        elif state is JobState.SCHEDULED:
+            heappush(self._scheduled, (job.due_at, job.id))
+        else:
+            self._ended(job)
+
+    def _ended(self, job: JobRecord) -> None:
+        """Note that the job has ended, or that its dead letter has changed."""
 
     def _take_out(self, job: JobRecord) -> None:
         self.counts[job.row.queue, job.tier, job.state] -= 1
         self._in_flight.discard(job.id)
 
-    def _remember(self, id: int) -> None:
-        if self._before is not None and id not in self._before:
-            self._before[id] = copy(self.jobs[id]) if id in self.jobs else None
-
-    def _undo(self, before: Mapping[int, JobRecord | None]) -> None:
-        kept: Iterable[JobRecord] = [job for id, job in self.jobs.items() if id not in before]
-        restored = [job for job in before.values() if job is not None]
-        self.jobs = {job.id: job for job in sorted([*kept, *restored], key=attrgetter("id"))}
+    def _undo(self, before: Sequence[Before]) -> None:
+        jobs = self.jobs
+        for job, fields in reversed(before):
+            if fields is ADDED:
+                del jobs[job.id]
+            elif fields is REMOVED:
+                jobs[job.id] = job
+            else:
+                for name, value in fields.items():
+                    setattr(job, name, value)
+        self.jobs = {id: jobs[id] for id in sorted(jobs)}
         for index in (self.counts, self._ready, self._scheduled, self._in_flight):
             index.clear()
         for job in self.jobs.values():

@@ -15,6 +15,8 @@ from tests.system.command import wait_for
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).parents[3]
+SLOW = ("schemathesis", "hypothesispytest", "anyio")
+"""Plugins of pytest that are slow to import and of no use here."""
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyt
     (metadata / "entry_points.txt").write_text("\n".join(lines))
     monkeypatch.setenv("PYTHONPATH", f"{metadata.parent}{os.pathsep}{ROOT}")
     monkeypatch.delenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", raising=False)
+    monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(f"-p no:{name}" for name in SLOW))
     return pytester
 
 

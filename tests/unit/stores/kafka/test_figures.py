@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from supervisor.jobs import JobState
 from supervisor.kafka_events import GroupFigures, PartitionFigures
@@ -29,11 +30,14 @@ class World:
 
     def get_watermark_offsets(self, of: Any, cached: bool) -> tuple[int, int]:
         assert cached, "the brokers are not asked"
+        if of.partition not in self.ends:
+            raise KafkaException(KafkaError(KafkaError._UNKNOWN_PARTITION))
         return 0, self.ends[of.partition]
 
     @staticmethod
-    def id(partition: Partition, offset: int) -> int:
-        return 1000 * partition.number + offset
+    def id(topic: str, partition: int, offset: int) -> int:
+        assert topic == "orders"
+        return 1000 * partition + offset
 
     def assign(self, number: int, position: int | None = None) -> Partition:
         partition = Partition("orders", number, 1, Offsets(position), position)
@@ -44,7 +48,8 @@ class World:
         for offset in offsets:
             assert partition.offsets.fetched(offset)
         self.state.add_records(
-            Record(self.id(partition, offset), partition, offset, None, None, b"{}", (), None) for offset in offsets
+            Record(self.id("orders", partition.number, offset), partition, offset, None, None, b"{}", (), None)
+            for offset in offsets
         )
 
     def change(self, id: int, state: JobState) -> None:
@@ -72,7 +77,11 @@ def world() -> World:
 
 def test_what_is_not_known_is_left_open_and_is_not_zero(world: World) -> None:
     world.assign(0)
-    assert world.report() == {"orders/0": PartitionFigures(None, None, 0, None, None, None)}
+    world.assign(5, 7)
+    assert world.report() == {
+        "orders/0": PartitionFigures(None, None, 0, None, None, None),
+        "orders/5": PartitionFigures(7, None, 0, None, None, None),
+    }
 
 
 def test_the_lag_is_what_is_fetched_and_not_done_and_what_is_not_fetched(world: World) -> None:

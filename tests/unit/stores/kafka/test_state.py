@@ -439,6 +439,32 @@ def test_a_record_that_runs_again_is_no_longer_an_ended_one(store, monkeypatch):
     assert [job["id"] for job in store.list_jobs()] == [second, again_], "both are among the last two"
 
 
+def test_a_record_that_runs_again_after_its_ended_job_was_pruned_is_not_removed_with_old_ones(store, monkeypatch):
+    monkeypatch.setattr(kafka_state, "MAX_ENDED", 2)
+    failed(store, 1)
+    store.prune(RetentionSettings(failed=0.0), 10)
+    store.lose(P)
+    store.assign(P)
+    feed(store, None, None, None)
+    again_, *others = claim(store)
+    store.settle([dead(lease, dead_letter=False) for lease in others])
+    assert store.held() == [(again_.id, again_.token)]
+
+
+def test_giving_up_does_not_wait_for_a_record_that_waits_and_ended_before(store):
+    first, second = feed(store, b"a", b"a")
+    store.settle([release(lease) for lease in claim(store)])
+    store.cancel([first])
+    store.cancel([second])
+    store.lose(P)
+    store.assign(P)
+    store.fetch(P)
+    with given_up(store, 60.0) as committable:
+        pass
+    assert committable == [0]
+    assert store.get(second) is None, "it is to be run"
+
+
 def test_a_report_of_an_ended_job_changes_neither_its_offset_nor_what_is_kept(store):
     (id,) = feed(store, None)
     (lease,) = claim(store)
