@@ -134,9 +134,13 @@ class Watcher:
 
 
 class Chaos:
-    """Runs in the folder of `command`. `faults` are those of the brokers."""
+    """Runs in the folder of `command`. `faults` are those of the brokers. No supervisor leaves the group by itself within `settling`
+    seconds after another change of the group: the test broker keeps a leader that leaves during a rebalance, for ever."""
 
-    def __init__(self, command: Command, broker: Broker, topic: str, group: str, seed: str, faults: Brokers) -> None:
+    def __init__(
+        self, command: Command, broker: Broker, topic: str, group: str, seed: str, faults: Brokers, settling: float
+    ) -> None:  # fmt: skip
+        self._settling, self._changed_at = settling, 0.0
         self._command, self._seed, self._brokers = command, seed, faults
         config = {
             "store": {
@@ -218,6 +222,7 @@ class Chaos:
             if run is None and time.monotonic() >= self._removed_until[index]:
                 self._runs[index] = self._command.run()
                 self.started.append(time.monotonic())
+                self._changed_at = time.monotonic()
 
     def _undo_due(self, now: float | None = None) -> None:
         now = time.monotonic() if now is None else now
@@ -225,6 +230,7 @@ class Chaos:
         self._undo = [(until, undo) for until, undo in self._undo if until > now]
         for undo in due:
             undo()
+            self._changed_at = time.monotonic()
 
     def _inject(self, fault: PlannedFault) -> None:
         now = time.monotonic()
@@ -237,9 +243,12 @@ class Chaos:
             run = self._runs[index]
             if run is None or "supervisor started" not in run.log or run in self._ending:
                 return
+            leaves = target == "supervisor" and action in ("remove", "term")
+            if leaves and now - self._changed_at < self._settling:
+                return
             if action == "remove":
                 self._removed_until[index] = until
-            if (action, target) in (("remove", "supervisor"), ("term", "supervisor")):
+            if leaves:
                 self._ending.append(run)  # a second signal would force its end
             process = self._process(run, target, fault.choice)
             if process is None:
@@ -249,6 +258,7 @@ class Chaos:
                 process.send_signal(number)
                 if number is signal.SIGSTOP:
                     self._undo.append((until, lambda: _resume(process)))
+        self._changed_at = now if target != "worker" else self._changed_at
         self.injected.append(InjectedFault(fault.kind, now, until))
 
     def _process(self, run: Running, target: str, choice: float) -> psutil.Process | None:

@@ -40,10 +40,12 @@ def _lost(chaos: Chaos) -> Iterator[str]:
 
 
 def _changed(chaos: Chaos) -> Iterator[str]:
+    unplaced = {(sent.key, sent.value) for sent in chaos.load.unplaced}
     for place, letters in chaos.watcher.dead_letters.items():
         sent = chaos.load.sent.get(place)
+        expected = unplaced if sent is None else {(sent.key, sent.value)}
         for key, value, _ in letters:
-            if sent is None or (key, value) != (sent.key, sent.value):
+            if (key, value) not in expected:
                 yield f"the dead letter of {place} has {key!r}: {value!r}, its record {sent}"
 
 

@@ -146,6 +146,7 @@ class Load:
         self._thread = threading.Thread(target=self._produce, daemon=True)
         self._ended = threading.Event()
         self.sent: dict[tuple[int, int], Sent] = {}
+        self.unplaced: list[Sent] = []
 
     def start(self) -> None:
         self._thread.start()
@@ -167,7 +168,9 @@ class Load:
 
     def _noting(self, sent: Sent) -> Any:
         def note(error: Any, message: Any) -> None:
-            if error is None:
+            if error is None and message.offset() is None:  # its first acknowledgement was lost
+                self.unplaced.append(sent)
+            elif error is None:
                 self.sent[message.partition(), message.offset()] = sent
 
         return note

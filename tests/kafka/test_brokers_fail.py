@@ -62,6 +62,17 @@ def test_a_commit_that_a_rebalance_refuses_is_made_afterwards(mocked: Supervised
     assert run.wait() == 0
 
 
+def test_a_last_commit_that_a_rebalance_refuses_is_repeated(mocked: Supervised, mock_cluster: MockCluster) -> None:
+    mocked.write(store={"commit_interval": "1h"})
+    run = mocked.run()
+    mocked.produce(None)
+    mocked.until_ended(0)
+    mock_cluster.inject("OffsetCommit", [KafkaError.REBALANCE_IN_PROGRESS] * 3)
+    run.signal(signal.SIGTERM)
+    assert run.wait() == 0
+    assert mocked.committed() == {0: 1}
+
+
 def test_a_broker_that_is_down_at_the_start_is_named_and_its_return_is_noticed(
     command: Command, mock_cluster: MockCluster, topic: str, group: str
 ) -> None:

@@ -147,7 +147,7 @@ def test_a_paused_partition_is_read_on_after_it_was_lost(mocked: Supervised, moc
 
 
 def test_a_partition_that_comes_back_is_committed_where_the_other_member_was(supervised: Supervised) -> None:
-    of_partitions(supervised, 2, shutdown={"grace": "100ms"})
+    of_partitions(supervised, 2, kafka={"fetch.wait.max.ms": 3000})  # it is asked to commit before it knows the end
     first = supervised.run()
     owner = supervised.owner(0)
     supervised.owner(1)
