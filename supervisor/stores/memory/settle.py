@@ -48,6 +48,10 @@ class Settles:
         job = self._state.leased(outcome.lease)
         if job is None or (outcome.seen is not None and job.lease_until != outcome.seen):
             return False
+        if outcome.state is JobState.SUCCEEDED and outcome.seen is None:
+            started = job.started_at if outcome.took is None else now - microseconds(outcome.took)
+            self._state.succeed(job, outcome.result, started, now)
+            return True
         state = STATES[code_of_state(outcome)]
         changes: dict[str, Any] = {"state": state, "owner": None, "result": outcome.result}
         if (change := expired_count_change(outcome)) == RESET:

@@ -189,13 +189,28 @@ class MemoryState:
         """Make a ready job in flight. Hot path."""
         if self._before is not None:
             before = {"state": job.state, "token": job.token, "owner": job.owner, "lease_until": job.lease_until}
-            self._before.append((job, before | {"started_at": job.started_at, "policy": job.policy}))
+            before |= {"started_at": job.started_at, "policy": job.policy}
+            self._before.append((job, before))
         queue, tier = job.row.queue, job.tier
         self.counts[queue, tier, job.state] -= 1
         self.counts[queue, tier, JobState.IN_FLIGHT] += 1
         self._in_flight.add(job.id)
         job.state, job.token, job.owner, job.lease_until = JobState.IN_FLIGHT, job.token + 1, owner, deadline
         job.started_at, job.policy = None, policy
+
+    def succeed(self, job: JobRecord, result: str | None, started_at: int | None, finished_at: int) -> None:
+        """End a job in flight. Hot path."""
+        if self._before is not None:
+            before = {"state": job.state, "owner": job.owner, "result": job.result, "settled": job.settled}
+            before |= {"expired_count": job.expired_count, "started_at": job.started_at, "finished_at": job.finished_at}
+            self._before.append((job, before))
+        queue, tier = job.row.queue, job.tier
+        self.counts[queue, tier, job.state] -= 1
+        self.counts[queue, tier, JobState.SUCCEEDED] += 1
+        self._in_flight.discard(job.id)
+        job.state, job.owner, job.result, job.settled = JobState.SUCCEEDED, None, result, job.token
+        job.expired_count, job.started_at, job.finished_at = 0, started_at, finished_at
+        self._ended(job)
 
     def remove(self, job: JobRecord) -> None:
         if self._before is not None:
