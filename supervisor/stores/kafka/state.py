@@ -96,7 +96,7 @@ class KafkaState(MemoryState):
         records = self.assignment.records
         for id in self._to_finish:
             job = self.jobs.get(id)  # None if it was pruned in the same transaction
-            if job is not None and (not job.state.terminal or job.dead_letter_state == "pending"):
+            if job is not None and job.state is not JobState.SUCCEEDED and not _is_over(job):
                 continue
             if id not in records:
                 continue
@@ -178,3 +178,7 @@ class KafkaState(MemoryState):
             job = self.jobs.get(record.id)
             if record.partition.leaving and job is not None and job.state in (JobState.READY, JobState.SCHEDULED):
                 self.remove(job)
+
+
+def _is_over(job: JobRecord) -> bool:
+    return job.state.terminal and job.dead_letter_state != "pending"
