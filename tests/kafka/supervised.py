@@ -12,7 +12,7 @@ from supervisor.stores.kafka.offsets import done_ranges
 from tests.kafka.broker import Broker
 from tests.system.command import Command, Running, wait_for
 
-QUICK = {"session.timeout.ms": 6000, "heartbeat.interval.ms": 500, "fetch.wait.max.ms": 50}
+QUICK = {"session.timeout.ms": 4000, "heartbeat.interval.ms": 300, "fetch.wait.max.ms": 50}
 """Settings of the client with which a group forms within seconds."""
 
 PLUGIN = r"""

@@ -88,24 +88,6 @@ def test_an_outcome_of_a_partition_that_moved_commits_nothing(supervised: Superv
             assert run.wait() == 0
 
 
-def test_an_outcome_of_an_earlier_assignment_of_the_same_member_commits_nothing(
-    mocked: Supervised, mock_cluster: MockCluster
-) -> None:
-    mocked.produce({"files": "run-{}"})
-    run = mocked.run()
-    mocked.until_started(0)
-    mock_cluster.inject("Heartbeat", [KafkaError.UNKNOWN_MEMBER_ID])
-    wait_for(lambda: mocked.starts()[0] == 2, 30.0)
-    mocked.release("run-1")
-    mocked.produce(None)
-    mocked.until_ended(1)
-    assert mocked.committed().get(0, 0) == 0, "the record still runs"
-    mocked.release("run-2")
-    mocked.until_committed(2)
-    run.signal(signal.SIGTERM)
-    assert run.wait() == 0
-
-
 def test_a_token_of_an_earlier_assignment_settles_nothing(mock_cluster: MockCluster, topic: str, group: str) -> None:
     mock_cluster.first_join_delay(100)
     mock_cluster.create_topic(topic)
@@ -147,7 +129,7 @@ def test_a_paused_partition_is_read_on_after_it_was_lost(mocked: Supervised, moc
 
 
 def test_a_partition_that_comes_back_is_committed_where_the_other_member_was(supervised: Supervised) -> None:
-    of_partitions(supervised, 2, kafka={"fetch.wait.max.ms": 3000})  # it is asked to commit before it knows the end
+    of_partitions(supervised, 2, kafka={"fetch.wait.max.ms": 1000})  # it is asked to commit before it knows the end
     first = supervised.run()
     owner = supervised.owner(0)
     supervised.owner(1)
