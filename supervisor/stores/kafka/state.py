@@ -62,7 +62,11 @@ class KafkaState(MemoryState):
 
     def add_records(self, records: Iterable[Record]) -> None:
         """Take fetched records; those that need not wait for another become ready."""
-        ready = [(record, self._row(record)) for record in records if self.assignment.add(record)]
+        ready = []
+        for record in records:
+            self._forget_ended(record.id)
+            if self.assignment.add(record):
+                ready.append((record, self._row(record)))
         for record, row in ready:
             self._make_ready(record, row)
         if ready:
@@ -79,9 +83,6 @@ class KafkaState(MemoryState):
 
     def _make_ready(self, record: Record, row: EnqueueRow) -> None:
         now = self.now()
-        if record.id in self.jobs:  # it ended in an earlier assignment, and is still shown
-            self.remove(self.jobs[record.id])
-            self._kept_bytes -= self._kept.pop(record.id, 0)
         created = created_at(record.timestamp, now)
         token = record.partition.token
         self.add(JobRecord(record.id, row, now, created, JobState.READY, age=self.next_age(), token=token))
@@ -121,6 +122,13 @@ class KafkaState(MemoryState):
             self._kept_bytes -= self._kept.pop(oldest)
             if (ended := self.jobs.get(oldest)) is not None:
                 self.remove(ended)
+
+    def _forget_ended(self, id: int) -> None:
+        """Show the job of an earlier assignment no longer, as soon as its record is fetched again: a change of it, such as a late
+        report, would be one of the record, which may still wait in its line."""
+        self._kept_bytes -= self._kept.pop(id, 0)
+        if (ended := self.jobs.get(id)) is not None:
+            self.remove(ended)
 
     # the end of an assignment
 
