@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from supervisor.config.kafka import KafkaSettings
-from supervisor.kafka_client import client_settings
+from supervisor.kafka_client import client_settings, headers_of
 from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
 from supervisor.stores.kafka.commits import Commits
@@ -27,7 +27,6 @@ from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
 from supervisor.stores.kafka.state import KafkaState
-from supervisor.stores.kafka.values import RawHeaders
 from supervisor.stores.problems import Problem
 from supervisor.threads import start_thread
 
@@ -185,11 +184,11 @@ class GroupConsumer:
             partition.changed = True
             return None
         _, timestamp = message.timestamp()
-        key = message.key()
+        key, headers = message.key(), headers_of(message)
         return Record(
             self._job_id(partition, offset), partition, offset,
-            timestamp if timestamp > 0 else None, key, message.value(), _headers(message),
-            line_of(self._settings.ordering, partition, key),
+            timestamp if timestamp > 0 else None, key, message.value(), headers or (),
+            line_of(self._settings.ordering, partition, key), unreadable=headers is None,
         )  # fmt: skip
 
     def _job_id(self, partition: Partition, offset: int) -> int:
@@ -351,12 +350,3 @@ def _found(state: KafkaState, taken: Sequence[TopicPartition]) -> list[Partition
 
 def _names(given: Sequence[TopicPartition]) -> list[str]:
     return sorted(f"{it.topic}/{it.partition}" for it in given)
-
-
-def _headers(message: Message) -> RawHeaders:
-    headers = message.headers() or ()
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in _pairs(headers)]
-
-
-def _pairs(headers: Any) -> Iterable[tuple[str, str | bytes | None]]:
-    return headers.items() if isinstance(headers, dict) else headers

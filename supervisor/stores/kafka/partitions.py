@@ -53,6 +53,8 @@ class Record:
     value: bytes | None
     headers: RawHeaders
     line: Hashable
+    unreadable: bool = False
+    """Whether the client can't read its headers: they are missing here."""
 
     @property
     def bytes(self) -> int:
