@@ -79,7 +79,7 @@ class GroupConsumer:
         self.figures = Figures(self._client, state, self._job_id, emit)
         self._stopping = threading.Event()
         self._ended = False
-        self._refused: list[Partition] = []
+        self._refused: dict[Partition, int] = {}  # and the offset that was asked for, or a negative one
         self._reset_due = 0.0
         self._started, self._reported_at, self._reported = time.monotonic(), -math.inf, ""
         self._thread: threading.Thread | None = None
@@ -234,48 +234,59 @@ class GroupConsumer:
                     partition.offsets.reached_end(message.offset() or 0)
                     self._state.on_ready()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
-            self._refused.append(partition)
+            offset = message.offset()
+            self._refused[partition] = -1 if offset is None else offset
         else:
             self._client_failed(error)
 
     def _reset_refused(self) -> None:
         """Reset the partitions whose next offset the brokers have refused: without the lock, since it takes an answer of theirs."""
-        if self._refused and time.monotonic() >= self._reset_due:
-            refused, self._refused = self._refused, []
-            for partition in refused:
-                if self._state.assignment.partitions.get((partition.topic, partition.number)) is partition:
-                    self._reset(partition)
+        if not self._refused or time.monotonic() < self._reset_due:
+            return
+        refused, self._refused = self._refused, {}
+        assigned = self._state.assignment.partitions
+        found = [self._reset(it, asked) for it, asked in refused.items() if assigned.get((it.topic, it.number)) is it]
+        if moved := [partition for partition in found if partition is not None]:
+            self._read_from(moved)
 
-    def _reset(self, partition: Partition) -> None:
-        """Read on where the user wants it (`auto.offset.reset`), since nothing is committed or the next offset does not exist any
-        more. Records that were fetched before are run, unless the topic was made anew: then their offsets mean other records."""
+    def _reset(self, partition: Partition, asked: int) -> Partition | None:
+        """Set the partition to where the user wants it (`auto.offset.reset`) if nothing is committed, or to its first record if the
+        next offset does not exist any more. Return it if it is to be read from its position. `asked` is the offset that was refused,
+        or negative if nothing was committed."""
         wanted = partition.offsets.position
+        if wanted is not None and asked < wanted:
+            return partition  # refused before it was reset: an eager client asks again for all that had no position then
         if self._on_error:
             what = "no offset is committed" if wanted is None else f"there is no record {wanted} any more"
             self.connection.broken(f"{partition.name}: {what}, and auto.offset.reset is error")
-            return
+            return None
         try:
             low, high = self._client.get_watermark_offsets(_of(partition), timeout=self._limits.ask)
         except KafkaException as error:
             self._client_failed(error.args[0])
-            self._refused.append(partition)
+            self._refused[partition] = asked
             self._reset_due = time.monotonic() + self._limits.reset
-            return
-        start = high if self._at_end else low
-        if wanted is not None:
-            if low <= wanted:
-                self._drop([partition], lost=True)
+            return None
+        if wanted is None:
+            return self._start_at(partition, high if self._at_end else low)
+        if low <= wanted:  # the topic was made anew: the offsets of what was fetched before mean other records
+            self._drop([partition], lost=True)
+            with self._state.lock:
                 partition = self._assigned(partition.topic, partition.number, None, ())
-            self._emit(OffsetReset(partition.name, wanted, start))
-        partition.offsets.position = start
-        self._read_from(partition)
+        self._emit(OffsetReset(partition.name, wanted, low))
+        return self._start_at(partition, low)
 
-    def _read_from(self, partition: Partition) -> None:
-        """Read the partition from its position on. All others go on as they are."""
+    def _start_at(self, partition: Partition, offset: int) -> Partition:
+        """Begin at this offset, and commit it: the next owner must not begin at a later end."""
+        with self._state.lock:
+            partition.offsets.position, partition.changed = offset, True
+        return partition
+
+    def _read_from(self, partitions: Sequence[Partition]) -> None:
+        """Read these partitions from their positions on. All others go on as they are."""
         if self._cooperative:
-            partitions = [partition]
-            self._client.incremental_unassign([_of(partition)])
-            self._client.incremental_assign([_of(partition)])
+            self._client.incremental_unassign([_of(each) for each in partitions])
+            self._client.incremental_assign([_of(each) for each in partitions])
         else:
             with self._state.lock:
                 partitions = list(self._state.assignment.partitions.values())

@@ -58,8 +58,9 @@ def end(offset, name=P):
     return FakeMessage(*name, offset, KafkaError(KafkaError._PARTITION_EOF))
 
 
-def refused(name=P):
-    return FakeMessage(*name, -1001, KafkaError(KafkaError._AUTO_OFFSET_RESET))
+def refused(offset=-1001, name=P):
+    """The brokers do not have this offset; -1001: nothing is committed."""
+    return FakeMessage(*name, offset, KafkaError(KafkaError._AUTO_OFFSET_RESET))
 
 
 @pytest.fixture
@@ -159,6 +160,42 @@ def test_a_partition_without_a_committed_offset_is_read_from_where_the_user_want
     group.client.watermarks.append((3, 9))
     group.feed(refused())
     assert (group.offset(), group.seen(OffsetReset)) == (position, [])
+    assert group.client.committed_offsets[P][0] == position, "otherwise the next owner would begin at a later end"
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+def test_a_refusal_from_before_a_reset_skips_and_drops_nothing(start, strategy):
+    """An eager client that reads one partition from another offset asks again for all that have no position yet."""
+    group = start(P, Q, kafka={"auto.offset.reset": "latest", "partition.assignment.strategy": strategy})
+    group.client.watermarks.append((0, 9))
+    group.feed(refused())
+    group.feed(*records(9, 10))
+    leases = group.claim()
+    group.client.watermarks.append((0, 11))
+    group.feed(refused())
+    assert group.client.watermarks == [(0, 11)], "there is nothing to ask"
+    assert (group.store.partitions[P].offsets.position, group.seen(OffsetReset)) == (11, [])
+    assert group.store.settle([success(lease) for lease in leases]) == []
+    group.client.wait()
+    assert group.client.committed_offsets[P][0] == 11
+
+
+def test_partitions_that_are_refused_together_are_read_on_together(start):
+    group = start(P, Q, kafka={"partition.assignment.strategy": "range"})
+    group.client.watermarks += [(3, 9), (4, 9)]
+    group.feed(refused(), refused(name=Q))
+    assert [each for each in group.client.calls if each[0] == "assign"] == [("assign", [(*P, 3), (*Q, 4)])]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_records_that_are_there_are_run_when_those_before_them_are_deleted(start, reset):
+    group = start(kafka={"auto.offset.reset": reset})
+    group.client.committed_offsets[P] = (2, "")
+    group.give(P)
+    group.client.watermarks.append((5, 9))
+    group.feed(refused(2))
+    assert [(event.wanted, event.now) for event in group.seen(OffsetReset)] == [(2, 5)]
+    assert group.store.partitions[P].offsets.position == 5
 
 
 def test_a_topic_that_was_made_anew_is_read_from_its_beginning(start):
@@ -168,7 +205,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(start):
     group.feed(*records(100))
     (lease,) = group.claim()
     group.client.watermarks.append((0, 5))
-    group.feed(refused())
+    group.feed(refused(101))
     group.feed(*records(0, 1))
     assert len(group.seen(OffsetReset)) == 1
     assert group.store.settle([success(lease)]) == [lease.id]
