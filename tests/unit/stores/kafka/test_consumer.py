@@ -16,7 +16,7 @@ from tests.stores.simulated_kafka import FedStore, Log, kafka_settings
 from tests.unit.stores.kafka.fake_client import FakeClient, FakeMessage
 
 P, Q = ("orders", 0), ("orders", 1)
-LIMITS = ConsumerLimits(reset=0.0)
+LIMITS = ConsumerLimits(reset=0.0, gather=0.0)
 
 
 class Group:
@@ -107,6 +107,18 @@ def test_a_partition_is_paused_while_its_share_of_the_buffer_is_full(start):
     assert group.client.calls[-2:] == [("resume", [(*P, 4)]), ("seek", [(*P, 4)])]
 
 
+@pytest.mark.parametrize("buffer", [BufferSettings(records=80), BufferSettings(size=80 * 11)])
+def test_no_batch_fills_the_buffer_with_the_records_of_one_partition(start, buffer):
+    """Each of these has 11 bytes, so the share of each partition is 40 records."""
+    group = start(P, Q, buffer=buffer)
+    assert next(iter(records(0))).value() == b"{}"
+    group.client.put(*records(*range(200)))
+    group.client.put(lambda: None)
+    group.client.wait()
+    taken = group.client.calls[[call for call, _ in group.client.calls].index("pause")]
+    assert taken[0] == "pause" and taken[1][0][2] <= 50
+
+
 def test_a_partition_that_was_paused_when_it_was_taken_is_read_when_it_is_given_again(start):
     """The client keeps a pause beyond the assignment."""
     group = start(P, buffer=BufferSettings(records=1))
@@ -150,11 +162,13 @@ def test_a_reset_waits_for_the_brokers_without_the_lock_and_is_tried_again(start
     group.client.watermarks += [KafkaException(KafkaError(KafkaError._TIMED_OUT)), (3, 9)]
     group.feed(refused())
     group.client.wait()
-    assert (len(free), group.store.partitions[P].offsets.position) == (2, 3)
+    assert (len(free), group.store.partitions[P].offsets.position) == (3, 3), (
+        "it was asked once in vain, and then for both ends"
+    )
     assert group.client.calls[-2:] == [("incremental_assign", [(*P, 3)]), ("resume", [(*P, 3)])]
 
 
-@pytest.mark.parametrize("reset, position", [("earliest", 3), ("latest", 9)])
+@pytest.mark.parametrize("reset, position", [("earliest", 3), ("latest", 9), ("Latest", 9)])
 def test_a_partition_without_a_committed_offset_is_read_from_where_the_user_wants(start, reset, position):
     group = start(P, kafka={"auto.offset.reset": reset})
     group.client.watermarks.append((3, 9))
@@ -183,7 +197,10 @@ def test_a_refusal_from_before_a_reset_skips_and_drops_nothing(start, strategy):
 def test_partitions_that_are_refused_together_are_read_on_together(start):
     group = start(P, Q, kafka={"partition.assignment.strategy": "range"})
     group.client.watermarks += [(3, 9), (4, 9)]
+    questions = []
+    group.client.on_watermarks = lambda: questions.append(True)
     group.feed(refused(), refused(name=Q))
+    assert len(questions) == 2, "one for each end of both"
     assert [each for each in group.client.calls if each[0] == "assign"] == [("assign", [(*P, 3), (*Q, 4)])]
 
 
