@@ -49,6 +49,7 @@ class FakeClient:
         self.conf = conf
         self.calls: list[tuple[str, list[tuple[str, int, int]]]] = []
         self.commits: list[dict[tuple[str, int], int]] = []
+        self.commit_error: KafkaError | None = None
         self.committed_offsets: dict[tuple[str, int], tuple[int, str]] = {}
         self.watermarks: list[tuple[int, int] | Exception] = []
         self.on_watermarks: Callable[[], None] = lambda: None
@@ -100,6 +101,8 @@ class FakeClient:
         return found
 
     def commit(self, offsets: Sequence[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+        if self.commit_error is not None:
+            raise KafkaException(self.commit_error)
         self.commits.append({(it.topic, it.partition): it.offset for it in offsets})
         self.committed_offsets |= {(it.topic, it.partition): (it.offset, it.metadata or "") for it in offsets}
         if asynchronous:

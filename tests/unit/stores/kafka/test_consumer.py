@@ -16,7 +16,7 @@ from tests.stores.simulated_kafka import FedStore, Log, kafka_settings
 from tests.unit.stores.kafka.fake_client import FakeClient, FakeMessage
 
 P, Q = ("orders", 0), ("orders", 1)
-LIMITS = ConsumerLimits(reset=0.0, gather=0.0)
+LIMITS = ConsumerLimits(reset=0.0, gather=0.0, uncommitted=0.0)
 
 
 class Group:
@@ -245,6 +245,17 @@ def test_what_is_done_is_committed_before_a_partition_is_given_up(start):
     assert group.client.commits == [{P: 1}]
     assert group.store.settle([success(leases[1])]) == [leases[1].id]
     assert [event.undone for event in group.seen(PartitionsRevoked)] == [1]
+
+
+def test_failing_commits_are_no_problem_any_more_once_their_partitions_are_lost(start):
+    group = start(P)
+    group.client.commit_error = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
+    group.feed(*records(0), end(1))
+    group.client.wait()
+    assert [problem.kind for problem in group.consumer.problems()] == ["commits"]
+    group.feed(lambda: group.client.rebalance("on_lost", [P]))
+    group.client.wait()
+    assert group.consumer.problems() == []
 
 
 def test_nothing_is_committed_of_a_lost_partition(start):
