@@ -72,7 +72,8 @@ class Settles:
         if outcome.failure is not None:
             changes["errors"] = _thinned((*job.errors, failure_record(outcome.failure, outcome.lease, now)))
         if outcome.dead_letter:
-            token = job.dead_letter.token + 1 if job.dead_letter else 0
+            # A record of Kafka may run again as a new job of the same id: its dead letter needs other tokens than the one before.
+            token = job.dead_letter.token + 1 if job.dead_letter else job.token
             sinks = self._owner.owed()
             changes["dead_letter"] = DeadLetterRecord(now, token, owed=sinks, state="pending" if sinks else "delivered")
         self._state.change_to(job, changes)
