@@ -61,6 +61,14 @@ def client_settings(bootstrap: str, kafka: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def readable_headers(message: Message) -> Any:
+    """Return the headers of a record as the client gives them, or None if it can't: it raises SystemError for a name that is not UTF-8."""
+    try:
+        return message.headers() or ()
+    except (SystemError, UnicodeDecodeError):
+        return None
+
+
 class ClientLog:
     """The `logger` of a client: passes its lines on to the log, each at most once a minute. A lost connection is made again by the
     client, so it is a warning."""

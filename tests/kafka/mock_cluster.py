@@ -108,6 +108,23 @@ class MockCluster:
         assert error == 0, _library().rd_kafka_err2str(error).decode()
 
 
+def produce_with_header(bootstrap: str, topic: str, name: bytes, value: bytes) -> None:
+    """Produce a record with a header, whose name may be what the Python client would refuse, to partition 0."""
+    library, pointer = _library(), ctypes.c_void_p
+    settings, problem = library.rd_kafka_conf_new(), ctypes.create_string_buffer(512)
+    library.rd_kafka_conf_set(settings, b"bootstrap.servers", bootstrap.encode(), problem, len(problem))
+    client = pointer(library.rd_kafka_new(PRODUCER, settings, problem, len(problem)))
+    headers = pointer(library.rd_kafka_headers_new(ctypes.c_size_t(1)))
+    library.rd_kafka_header_add(headers, name, ctypes.c_ssize_t(len(name)), b"v", ctypes.c_ssize_t(1))
+    to_topic, to_partition, copied, with_value, with_headers, end = 1, 3, 7, 4, 10, 0  # rd_kafka_vtype_t
+    error = library.rd_kafka_producev(
+        client, to_topic, topic.encode(), to_partition, ctypes.c_int32(0), copied, 2, with_value, value,
+        ctypes.c_size_t(len(value)), with_headers, headers, end,
+    )  # fmt: skip
+    assert error == 0 and library.rd_kafka_flush(client, 20_000) == 0
+    library.rd_kafka_destroy(client)
+
+
 @cache
 def _library() -> Any:
     """The library inside the wheel, which the Python client of this process uses too."""
@@ -121,6 +138,7 @@ def _library() -> Any:
         ("conf_set", ctypes.c_int, [pointer, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]),
         ("new", pointer, [ctypes.c_int, pointer, ctypes.c_char_p, ctypes.c_size_t]),
         ("destroy", None, [pointer]),
+        ("headers_new", pointer, [ctypes.c_size_t]),
         ("err2str", ctypes.c_char_p, [ctypes.c_int]),
         ("mock_cluster_new", pointer, [pointer, ctypes.c_int]),
         ("mock_cluster_destroy", None, [pointer]),

@@ -6,7 +6,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.mock_cluster import MockCluster, produce_with_header
 from tests.kafka.supervised import Supervised
 
 UNDECODABLE = {
@@ -33,6 +33,22 @@ def test_values_that_are_no_json_become_dead_letters_as_they_were_and_the_others
     for message in found.values():
         headers = dict(message.headers())
         assert headers["x-error-reason"].startswith(b"rejected: ") and headers["x-retry-attempt"] == b"1"
+
+
+def test_a_record_with_a_header_whose_name_is_not_utf8_becomes_a_dead_letter_and_the_others_run(
+    supervised: Supervised,
+) -> None:
+    """The Python client raises SystemError for each look at its headers."""
+    supervised.broker.create_topic(f"{supervised.topic}.dlq")
+    supervised.produce(None)
+    produce_with_header(supervised.broker.bootstrap, supervised.topic, b"\xff\xfe", b"7")
+    supervised.produce(None)
+    supervised.run()
+    supervised.until_committed(3)
+    assert supervised.ends() == {0: 1, 2: 1}
+    [message] = dead_letters(supervised)
+    assert message.value() == b"7"
+    assert b"the name of a header is not UTF-8" in dict(message.headers())["x-error-reason"]
 
 
 def test_offsets_without_a_record_are_committed(supervised: Supervised) -> None:

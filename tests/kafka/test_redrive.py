@@ -20,7 +20,7 @@ from supervisor.dead_letters.kafka_sink import KafkaSink
 from supervisor.dead_letters.topic_reader import TopicReader
 from supervisor.kafka_client import Publisher, Record, Refused
 from tests.kafka.broker import Broker, unique_name
-from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.mock_cluster import MockCluster, produce_with_header
 from tests.kafka.test_sink import HEADERS, dead_letter, of_other_store, read
 
 GROUP = "supervisor-redrive"
@@ -344,3 +344,13 @@ def test_a_redrive_that_is_killed_loses_nothing(broker: Broker, topic: str, wher
     found = Counter(values(broker, topic))
     assert sorted(found) == [f"{id:03}".encode() for id in range(100)]
     assert found.total() <= 110, "at most one batch is sent twice"
+
+
+def test_a_record_whose_headers_cant_be_read_is_skipped_and_named(call: Call, cluster: MockCluster) -> None:
+    topic = unique_name("unreadable")
+    for name in (topic, f"{topic}.dlq"):
+        cluster.create_topic(name)
+    produce_with_header(cluster.bootstrap, f"{topic}.dlq", b"\xff", b"7")
+    answer = call("--from-topic", f"{topic}.dlq", "--to", topic, "--bootstrap", cluster.bootstrap)
+    assert answer.code == 2, answer.err
+    assert "the name of one of its headers is not UTF-8" in answer.err

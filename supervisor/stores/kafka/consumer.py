@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from supervisor.config.kafka import KafkaSettings
-from supervisor.kafka_client import client_settings
+from supervisor.kafka_client import client_settings, readable_headers
 from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
 from supervisor.stores.kafka.commits import Commits
@@ -353,9 +353,9 @@ def _names(given: Sequence[TopicPartition]) -> list[str]:
     return sorted(f"{it.topic}/{it.partition}" for it in given)
 
 
-def _headers(message: Message) -> RawHeaders:
-    headers = message.headers() or ()
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in _pairs(headers)]
+def _headers(message: Message) -> RawHeaders | None:
+    headers = readable_headers(message)
+    return headers and [(name, value.encode() if isinstance(value, str) else value) for name, value in _pairs(headers)]
 
 
 def _pairs(headers: Any) -> Iterable[tuple[str, str | bytes | None]]:

@@ -26,5 +26,5 @@ class DeadLetters:
         partition = record.partition
         return raw_record(
             topic=partition.topic, partition=partition.number, offset=record.offset, epoch=partition.epoch,
-            timestamp=record.timestamp, key=record.key, value=record.value, headers=record.headers,
+            timestamp=record.timestamp, key=record.key, value=record.value, headers=record.headers or (),
         )  # fmt: skip

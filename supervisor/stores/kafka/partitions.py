@@ -43,7 +43,8 @@ class Partition:
 
 @dataclass(eq=False, slots=True)
 class Record:
-    """A fetched record that is not done. `line` is the line of records that run one at a time, or None if it waits for no other."""
+    """A fetched record that is not done. `line` is the line of records that run one at a time, or None if it waits for no other.
+    `headers` is None if the client can't read them."""
 
     id: int
     partition: Partition
@@ -51,14 +52,13 @@ class Record:
     timestamp: int | None
     key: bytes | None
     value: bytes | None
-    headers: RawHeaders
+    headers: RawHeaders | None
     line: Hashable
 
     @property
     def bytes(self) -> int:
-        return (
-            len(self.key or b"") + len(self.value or b"") + sum(len(it or b"") + len(name) for name, it in self.headers)
-        )
+        headers = sum(len(it or b"") + len(name) for name, it in self.headers or ())
+        return len(self.key or b"") + len(self.value or b"") + headers
 
 
 class Lines:

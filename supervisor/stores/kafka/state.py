@@ -10,7 +10,7 @@ from typing import Any
 
 from supervisor.jobs import JobState
 from supervisor.stores.kafka.partitions import Assignment, Partition, Record
-from supervisor.stores.kafka.values import created_at, handler_of, headers_of, payload_of
+from supervisor.stores.kafka.values import UNREADABLE, created_at, handler_of, headers_of, payload_of
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.records import EnqueueRow
 
@@ -70,12 +70,14 @@ class KafkaState(MemoryState):
 
     def _row(self, record: Record) -> EnqueueRow:
         topic = record.partition.topic
+        own = record.headers or ()
         headers = headers_of(
-            record.headers, topic=topic, partition=record.partition.number, offset=record.offset, key=record.key,
+            own, topic=topic, partition=record.partition.number, offset=record.offset, key=record.key,
             timestamp=record.timestamp,
         )  # fmt: skip
-        handler = self._handlers.get(topic) or handler_of(record.headers, self._header)
-        return EnqueueRow(handler, payload_of(record.value, self._value), topic, headers=headers)
+        handler = self._handlers.get(topic) or handler_of(own, self._header)
+        payload = UNREADABLE if record.headers is None else payload_of(record.value, self._value)
+        return EnqueueRow(handler, payload, topic, headers=headers)
 
     def _make_ready(self, record: Record, row: EnqueueRow) -> None:
         now = self.now()

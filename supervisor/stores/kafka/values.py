@@ -15,6 +15,7 @@ from supervisor.text.strict_json import NO_VALUE
 RawHeaders = Sequence[tuple[str, bytes | None]]
 
 TOMBSTONE = f"{NO_VALUE}a tombstone: the record has no value"
+UNREADABLE = f"{NO_VALUE}the name of a header is not UTF-8: the client can read no header of the record"
 NO_HANDLER = "(no header {header!r})"
 """The name of the handler of a record that names none: no plugin can have it."""
 
