@@ -24,6 +24,7 @@ from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
 from supervisor.stores.kafka.figures import Figures
 from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
+from supervisor.stores.kafka.membership import Membership
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
 from supervisor.stores.kafka.state import KafkaState
@@ -45,14 +46,12 @@ class ConsumerLimits(NamedTuple):
     resume_at: float = 0.5
     uncommitted: float = 10.0  # with failing commits, until they are a problem
     join: float = 60.0  # until the group should have given partitions
+    settle: float = 5.0  # beyond store.revoke_timeout, until an assignment without partitions is believed
     recent: float = 30.0  # for which an error of the client is a problem
 
 
 USUAL_LIMITS = ConsumerLimits()
 COMMITS_FAIL = "look at the brokers; records that are done are run again if this supervisor ends before a commit"
-NOT_JOINED = (
-    "look at the log of the brokers, and whether other members of the group hang; a new member waits for all of them"
-)
 _BROKERS_DOWN = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
 _USUAL = {"auto.offset.reset": "earliest", "partition.assignment.strategy": "cooperative-sticky"}
 """Settings of the client that the user may set, and whose defaults are other ones here."""
@@ -65,8 +64,6 @@ class GroupConsumer:
         self, settings: KafkaSettings, state: KafkaState, emit: Callable[[GroupEvent], None],
         limits: ConsumerLimits = USUAL_LIMITS,
     ) -> None:  # fmt: skip
-        self.joined = False
-        """Whether the group has given this supervisor its partitions, which may be none."""
         self._settings, self._state, self._emit, self._limits = settings, state, emit, limits
         reset, strategy = (str(settings.kafka.get(key, usual)) for key, usual in _USUAL.items())
         self._at_end, self._on_error = reset in ("latest", "largest", "end"), reset == "error"
@@ -82,7 +79,13 @@ class GroupConsumer:
         self._ended = False
         self._refused: list[Partition] = []
         self._reset_due = 0.0
-        self._started, self._reported_at, self._reported = time.monotonic(), -math.inf, ""
+        self.membership = Membership(
+            settings.group,
+            lambda: bool(state.assignment.partitions),
+            settings.revoke_timeout + limits.settle,
+            limits.join,
+        )
+        self._reported_at, self._reported = -math.inf, ""
         self._thread: threading.Thread | None = None
 
     def _client_settings(self) -> dict[str, Any]:
@@ -104,7 +107,7 @@ class GroupConsumer:
     def start(self) -> None:
         """Join the group. It may be called again."""
         if self._thread is None:
-            self._started = time.monotonic()
+            self.membership.wait()
             self._thread = start_thread(self._run, "kafka-consumer")
 
     def stop(self, timeout: float) -> bool:
@@ -120,12 +123,9 @@ class GroupConsumer:
         if commits.failing_since is not None and now - commits.failing_since > self._limits.uncommitted:
             what = f"no offset was committed for {now - commits.failing_since:.0f}s: {commits.error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
-        if self._thread is not None and not self.joined and now - self._started > self._limits.join:
-            what = f"the group {self._settings.group} has given no partition for {now - self._started:.0f}s"
-            found.append(Problem("group", what, NOT_JOINED))
         if now - self._reported_at < self._limits.recent:
             found.append(Problem("kafka", self._reported, "look at the brokers; the client tries again by itself"))
-        return [*found, *self.figures.problems()]
+        return [*found, *self.membership.problems(), *self.figures.problems()]
 
     # on the thread
 
@@ -150,6 +150,8 @@ class GroupConsumer:
             self._commits.commit_if_due()
             self.figures.report_if_due()
             self.connection.look()
+            if self.connection.answers:
+                self.membership.report_if_late()
         self._give_up(
             list(self._state.assignment.partitions.values())
         )  # here, since a client that closes commits no more
@@ -288,7 +290,7 @@ class GroupConsumer:
     # rebalances
 
     def _on_assign(self, client: Consumer, given: Sequence[TopicPartition]) -> None:
-        self.joined = True
+        self.membership.assigned()
         committed = self._committed(given)
         with self._state.lock:
             for each in given:
@@ -334,6 +336,8 @@ class GroupConsumer:
             self._drop(partitions, lost=True)
 
     def _drop(self, partitions: Sequence[Partition], lost: bool) -> None:
+        if len(partitions) >= len(self._state.assignment.partitions):
+            self.membership.wait()
         undone = self._state.drop(partitions)
         self._emit(PartitionsRevoked(sorted(partition.name for partition in partitions), lost, undone))
 

@@ -237,3 +237,16 @@ def test_a_supervisor_that_stops_during_a_rebalance_commits_at_once_what_is_done
     with group.store.transaction():
         assert group.consumer.stop(10)
     assert group.client.commits[0] == {P: 1}
+
+
+def test_a_supervisor_waits_for_partitions_until_the_group_has_given_some(start):
+    """`run --drain` would end before: a cooperative group gives a new member none at first."""
+    group = start()
+    assert not group.consumer.membership.joined
+    group.give()
+    assert not group.consumer.membership.joined
+    group.give(P)
+    assert group.consumer.membership.joined
+    group.client.put(lambda: group.client.rebalance("on_revoke", [P]))
+    group.client.wait()
+    assert not group.consumer.membership.joined
