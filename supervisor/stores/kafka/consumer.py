@@ -20,6 +20,7 @@ from supervisor.config.kafka import KafkaSettings
 from supervisor.kafka_client import client_settings, readable_headers
 from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
+from supervisor.stores.kafka.client_check import is_cooperative, usual_settings
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
 from supervisor.stores.kafka.figures import Figures
@@ -53,8 +54,6 @@ class ConsumerLimits(NamedTuple):
 USUAL_LIMITS = ConsumerLimits()
 COMMITS_FAIL = "look at the brokers; records that are done are run again if this supervisor ends before a commit"
 _BROKERS_DOWN = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
-_USUAL = {"auto.offset.reset": "earliest", "partition.assignment.strategy": "cooperative-sticky"}
-"""Settings of the client that the user may set, and whose defaults are other ones here."""
 
 
 class GroupConsumer:
@@ -65,9 +64,9 @@ class GroupConsumer:
         limits: ConsumerLimits = USUAL_LIMITS,
     ) -> None:  # fmt: skip
         self._settings, self._state, self._emit, self._limits = settings, state, emit, limits
-        reset, strategy = (str(settings.kafka.get(key, usual)) for key, usual in _USUAL.items())
+        reset = str(settings.kafka.get("auto.offset.reset", "earliest"))
         self._at_end, self._on_error = reset in ("latest", "largest", "end"), reset == "error"
-        self._cooperative = "cooperative" in strategy
+        self._cooperative = is_cooperative(settings.kafka)
         self._numbers = topic_numbers(settings.topics)
         self._epochs = count(1)
         self._texts = texts = ErrorTexts(settings.bootstrap, settings.kafka)
@@ -91,7 +90,7 @@ class GroupConsumer:
     def _client_settings(self) -> dict[str, Any]:
         settings = self._settings
         return {
-            **_USUAL,
+            **usual_settings(settings.kafka),
             **client_settings(settings.bootstrap, settings.kafka),
             "group.id": settings.group,
             "enable.auto.commit": False,

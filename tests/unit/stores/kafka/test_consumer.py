@@ -250,3 +250,11 @@ def test_a_supervisor_waits_for_partitions_until_the_group_has_given_some(start)
     group.client.put(lambda: group.client.rebalance("on_revoke", [P]))
     group.client.wait()
     assert not group.consumer.membership.joined
+
+
+def test_with_the_group_protocol_of_kafka_4_the_client_has_no_strategy_and_resets_one_partition(start):
+    group = start(P, Q, kafka={"group.protocol": "consumer"})
+    assert "partition.assignment.strategy" not in group.client.conf
+    group.client.watermarks.append((40, 50))
+    group.feed(refused())
+    assert [name for name, _ in group.client.calls[-3:]] == ["incremental_unassign", "incremental_assign", "resume"]
