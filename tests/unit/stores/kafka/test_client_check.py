@@ -17,7 +17,7 @@ def check(**kafka):
 
 def test_the_group_protocol_of_kafka_4_is_allowed_without_the_settings_that_it_does_not_have():
     check(group_protocol="consumer")
-    with pytest.raises(StoreError, match="partition.assignment.strategy"):
+    with pytest.raises(StoreError, match=r"partition\.assignment\.strategy"):
         check(group_protocol="consumer", partition_assignment_strategy="range")
 
 
@@ -35,5 +35,5 @@ def test_which_groups_take_single_partitions(kafka, expected):
 
 
 def test_a_file_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(StoreError, match=f"ssl.ca.location: no such file: {tmp_path}/ca.pem; see the list"):
+    with pytest.raises(StoreError, match=r"ssl\.ca\.location: no such file: .*ca\.pem; see the list"):
         check(security_protocol="SSL", ssl_ca_location=f"{tmp_path}/ca.pem")
