@@ -78,3 +78,26 @@ def test_records_that_were_deleted_before_they_were_read_are_reported(
     mocked.until_committed(10)
     assert mocked.ends() == dict.fromkeys([0, 1, 2, 8, 9], 1)
     second.logged(f"{mocked.topic}/0 has no record 3 any more, reading goes on at offset 8")
+
+
+RESULTS = """
+from supervisor import handler
+
+async def later():
+    ...
+
+@handler
+def work(job):
+    return {"large": "x" * 2_000_000, "object": object(), "coroutine": later()}.get(job.payload)
+"""
+
+
+def test_a_result_is_not_kept_so_it_need_be_neither_json_nor_small(supervised: Supervised) -> None:
+    supervised.broker.create_topic(f"{supervised.topic}.dlq")
+    supervised.write(plugin=RESULTS)
+    supervised.produce("large", "object", "coroutine")
+    supervised.run()
+    supervised.until_committed(3)
+    [message] = dead_letters(supervised)
+    assert message.value() == b'"coroutine"', "its work was never done"
+    assert b"nobody awaited it" in dict(message.headers())["x-error-reason"]

@@ -29,10 +29,12 @@ from supervisor.config.kafka import KafkaSettings
 from supervisor.kafka_client import client_settings, headers_of
 from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
+from supervisor.stores.kafka.client_check import is_cooperative, usual_settings
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
 from supervisor.stores.kafka.figures import Figures
 from supervisor.stores.kafka.ids import job_ids
+from supervisor.stores.kafka.membership import Membership
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
 from supervisor.stores.kafka.state import KafkaState
@@ -54,17 +56,13 @@ class ConsumerLimits(NamedTuple):
     resume_at: float = 0.5
     uncommitted: float = 10.0  # with failing commits, until they are a problem
     join: float = 60.0  # until the group should have given partitions
+    settle: float = 5.0  # beyond store.revoke_timeout, until an assignment without partitions is believed
     recent: float = 30.0  # for which an error of the client is a problem
 
 
 USUAL_LIMITS = ConsumerLimits()
 COMMITS_FAIL = "look at the brokers; records that are done are run again if this supervisor ends before a commit"
-NOT_JOINED = (
-    "look at the log of the brokers, and whether other members of the group hang; a new member waits for all of them"
-)
 _BROKERS_DOWN = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
-_USUAL = {"auto.offset.reset": "earliest", "partition.assignment.strategy": "cooperative-sticky"}
-"""Settings of the client that the user may set, and whose defaults are other ones here."""
 
 
 class GroupConsumer:
@@ -74,12 +72,10 @@ class GroupConsumer:
         self, settings: KafkaSettings, state: KafkaState, emit: Callable[[GroupEvent], None],
         limits: ConsumerLimits = USUAL_LIMITS,
     ) -> None:  # fmt: skip
-        self.joined = False
-        """Whether the group has given this supervisor its partitions, which may be none."""
         self._settings, self._state, self._emit, self._limits = settings, state, emit, limits
-        reset, strategy = (str(settings.kafka.get(key, usual)).lower() for key, usual in _USUAL.items())
+        reset = str(settings.kafka.get("auto.offset.reset", "earliest")).lower()
         self._at_end, self._on_error = reset in ("latest", "largest", "end"), reset == "error"
-        self._cooperative = "cooperative" in strategy
+        self._cooperative = is_cooperative(settings.kafka)
         self._job_id = job_ids(settings.topics)
         self._epochs = count(1)
         self._texts = texts = ErrorTexts(settings.bootstrap, settings.kafka)
@@ -92,13 +88,19 @@ class GroupConsumer:
         self._refused: dict[Partition, int] = {}  # and the offset that was asked for, or a negative one
         self._reset_due = 0.0
         self._largest = 0  # bytes of the largest record that was read last
-        self._started, self._reported_at, self._reported = time.monotonic(), -math.inf, ""
+        self.membership = Membership(
+            settings.group,
+            lambda: bool(state.assignment.partitions),
+            settings.revoke_timeout + limits.settle,
+            limits.join,
+        )
+        self._reported_at, self._reported = -math.inf, ""
         self._thread: threading.Thread | None = None
 
     def _client_settings(self) -> dict[str, Any]:
         settings = self._settings
         return {
-            **_USUAL,
+            **usual_settings(settings.kafka),
             **client_settings(settings.bootstrap, settings.kafka),
             "group.id": settings.group,
             "enable.auto.commit": False,
@@ -114,7 +116,7 @@ class GroupConsumer:
     def start(self) -> None:
         """Join the group. It may be called again."""
         if self._thread is None:
-            self._started = time.monotonic()
+            self.membership.wait()
             self._thread = start_thread(self._run, "kafka-consumer")
 
     def stop(self, timeout: float) -> bool:
@@ -130,12 +132,9 @@ class GroupConsumer:
         if failing_since is not None and now - failing_since > self._limits.uncommitted:
             what = f"no offset was committed for {now - failing_since:.0f}s: {error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
-        if self._thread is not None and not self.joined and now - self._started > self._limits.join:
-            what = f"the group {self._settings.group} has given no partition for {now - self._started:.0f}s"
-            found.append(Problem("group", what, NOT_JOINED))
         if now - self._reported_at < self._limits.recent:
             found.append(Problem("kafka", self._reported, "look at the brokers; the client tries again by itself"))
-        return [*found, *self.figures.problems()]
+        return [*found, *self.membership.problems(), *self.figures.problems()]
 
     # on the thread
 
@@ -160,6 +159,8 @@ class GroupConsumer:
             self._commits.commit_if_due()
             self.figures.report_if_due()
             self.connection.look()
+            if self.connection.answers:
+                self.membership.report_if_late()
         self._give_up(
             list(self._state.assignment.partitions.values())
         )  # here, since a client that closes commits no more
@@ -330,7 +331,7 @@ class GroupConsumer:
     # rebalances
 
     def _on_assign(self, client: Consumer, given: Sequence[TopicPartition]) -> None:
-        self.joined = True
+        self.membership.assigned()
         committed = self._committed(given)
         with self._state.lock:
             for each in given:
@@ -376,6 +377,8 @@ class GroupConsumer:
             self._drop(partitions, lost=True)
 
     def _drop(self, partitions: Sequence[Partition], lost: bool) -> None:
+        if len(partitions) >= len(self._state.assignment.partitions):
+            self.membership.wait()
         undone = self._state.drop(partitions)
         self._emit(PartitionsRevoked(sorted(partition.name for partition in partitions), lost, undone))
 

@@ -43,7 +43,8 @@ class Partition:
 
 @dataclass(eq=False, slots=True)
 class Record:
-    """A fetched record that is not done. `line` is the line of records that run one at a time, or None if it waits for no other."""
+    """A fetched record that is not done. `line` is the line of records that run one at a time, or None if it waits for no other.
+    `headers` is None if the client can't read them."""
 
     id: int
     partition: Partition

@@ -302,3 +302,24 @@ def test_a_supervisor_that_stops_during_a_rebalance_commits_at_once_what_is_done
     with group.store.transaction():
         assert group.consumer.stop(10)
     assert group.client.commits[0] == {P: 1}
+
+
+def test_a_supervisor_waits_for_partitions_until_the_group_has_given_some(start):
+    """`run --drain` would end before: a cooperative group gives a new member none at first."""
+    group = start()
+    assert not group.consumer.membership.joined
+    group.give()
+    assert not group.consumer.membership.joined
+    group.give(P)
+    assert group.consumer.membership.joined
+    group.client.put(lambda: group.client.rebalance("on_revoke", [P]))
+    group.client.wait()
+    assert not group.consumer.membership.joined
+
+
+def test_with_the_group_protocol_of_kafka_4_the_client_has_no_strategy_and_resets_one_partition(start):
+    group = start(P, Q, kafka={"group.protocol": "consumer"})
+    assert "partition.assignment.strategy" not in group.client.conf
+    group.client.watermarks.append((40, 50))
+    group.feed(refused())
+    assert [name for name, _ in group.client.calls[-3:]] == ["incremental_unassign", "incremental_assign", "resume"]
