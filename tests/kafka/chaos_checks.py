@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -27,6 +28,7 @@ def problems(chaos: Chaos, folder: Path, *, keeps_metadata: bool) -> Iterator[st
     yield from _out_of_order(chaos, claims)
     yield from _at_once(chaos, claims, supervisors)
     yield from _repeated(chaos, keeps_metadata)
+    yield from _broken(chaos)
 
 
 def _lost(chaos: Chaos) -> Iterator[str]:
@@ -98,6 +100,15 @@ def _repeated(chaos: Chaos, keeps_metadata: bool) -> Iterator[str]:
             latest = first + COMMIT_INTERVAL + SLACK if keeps_metadata else second
             if not any(at <= latest and first - SLACK <= until for at, until in spans):
                 yield f"record {place} has ended {len(times)} times, at {times}, for no fault between"
+
+
+def _broken(chaos: Chaos) -> Iterator[str]:
+    """No supervisor has an error of its own; each exits with 0, or is killed."""
+    for line in chaos.logs.splitlines():
+        if "Traceback" in line or "error of its own" in line or "internal error" in line:
+            yield line
+    if wrong := chaos.codes.keys() - {0, -signal.SIGKILL}:
+        yield f"supervisors have ended with {wrong}"
 
 
 def repeats(chaos: Chaos) -> int:
