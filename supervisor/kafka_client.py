@@ -61,6 +61,16 @@ def client_settings(bootstrap: str, kafka: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]] | None:
+    """Return the headers of a message, or None if the client can't read them: a name is not UTF-8."""
+    try:
+        headers: Any = message.headers() or ()
+    except (SystemError, ValueError):  # what the client raises depends on its version
+        return None
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+
 class ClientLog:
     """The `logger` of a client: passes its lines on to the log, each at most once a minute. A lost connection is made again by the
     client, so it is a warning."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from supervisor.text.redaction import Mask, is_secret_name, secrets_of
@@ -49,6 +50,7 @@ class ErrorTexts:
 
     def __init__(self, bootstrap: str, kafka: Mapping[str, Any]) -> None:
         self._bootstrap = bootstrap
+        self._files = {key: str(path) for key, path in kafka.items() if key.endswith(".location")}
         self.mask = Mask(_secrets(kafka))
 
     def of(self, error: KafkaError, topic: str | None = None, cause: KafkaError | None = None) -> str:
@@ -67,7 +69,9 @@ class ErrorTexts:
 
     def setting(self, error: KafkaError) -> str:
         """Return why a client can't be made: one of its settings is wrong."""
-        return " ".join(self.mask(f"kafka: {error.str()}; see the list of settings of librdkafka").split())
+        missing = (f"; {key}: no such file: {path}" for key, path in self._files.items() if not Path(path).exists())
+        text = f"kafka: {error.str()}{next(missing, '')}; see the list of settings of librdkafka"
+        return " ".join(self.mask(text).split())
 
     def _line(self, topic: str | None, text: str) -> str:
         where = f"{self._bootstrap}: topic {topic}" if topic else self._bootstrap

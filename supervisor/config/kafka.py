@@ -45,6 +45,12 @@ _REFUSED: Mapping[str, str] = {
     "acks": "expected no such key: a dead letter needs the acknowledgement of all in-sync replicas",
     "request.required.acks": "expected no such key: a dead letter needs the acknowledgement of all in-sync replicas",
 }
+_NUMBERS = {
+    "ms": "milliseconds, such as 6000", "bytes": "bytes, such as 1000000", "kbytes": "kilobytes, such as 1000",
+    "messages": "such as 1000",
+}  # fmt: skip
+"""The last words of keys of librdkafka that are numbers. It reads "6s" as 6, without an error."""
+_NUMBER_AND_MORE = re.compile(r"[+-]?\d+(?!\.?\d*$).+")
 _CALLBACKS = frozenset({"on_commit", "on_delivery", "logger", "default.topic.config"})
 
 
@@ -124,6 +130,8 @@ def _client_problem(key: str, value: Any) -> str | None:
         return f"expected the names of librdkafka, in one piece: {inside}"
     if is_secret_name(key) and not (isinstance(value, str) and value):
         return "expected text; quote a value that YAML reads as a number or a boolean"
+    if isinstance(value, str) and key.rpartition(".")[2] in _NUMBERS and _NUMBER_AND_MORE.fullmatch(value.strip()):
+        return f"expected a number without a unit ({_NUMBERS[key.rpartition('.')[2]]}): the client would leave out what follows it"
     return None if isinstance(value, str | int | float) else "expected text, a number, true or false"
 
 

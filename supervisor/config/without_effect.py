@@ -57,6 +57,8 @@ def _kafka(settings: Settings) -> Iterator[str]:
         yield f"dlq.topic_suffix: it has no effect, since {why}"
     if store is None:
         return
+    if "result" in settings.limits.written:
+        yield "limits.result: it has no effect, since results are not kept"
     if "ttl" in settings.lease.written:
         yield "lease.ttl: it has no effect, since others get the partitions of a lost supervisor after session.timeout.ms"
     for key in sorted(settings.retention.written):

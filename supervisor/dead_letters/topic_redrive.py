@@ -14,7 +14,7 @@ import orjson
 from supervisor.dead_letters.kafka_headers import REFERENCE, SOURCE, split
 from supervisor.dead_letters.topic_reader import TopicReader
 from supervisor.errors import StoreError, StoreUnavailable
-from supervisor.kafka_client import Publisher, Record, Refused
+from supervisor.kafka_client import Publisher, Record, Refused, headers_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -93,7 +93,10 @@ class TopicRedrive:
 
     def _plan(self, message: Message, batch: _Batch) -> None:
         """Add the record to send for a message to the batch, or the reason why there is none."""
-        headers, added = split(message.headers())
+        if (own := headers_of(message)) is None:
+            batch.leave(message, "its headers can't be read: the name of one is not UTF-8")
+            return
+        headers, added = split(own)
         source = _text(added.get(SOURCE[0]))
         if added and source is None:
             key = _text(message.key()) or "ID"

@@ -67,7 +67,8 @@ class Forkservers:
         resources = {name: found for name, it in settings.handlers.items() if (found := it.resources)}
         return WorkerOptions(
             plugins=plugins.paths, base=str(settings.base), variables=settings.variables, import_timeout=plugins.import_timeout,
-            start=workers.start, heartbeat=workers.heartbeat, heartbeats=heartbeats, result_limit=settings.limits.result,
+            start=workers.start, heartbeat=workers.heartbeat, heartbeats=heartbeats,
+            result_limit=settings.limits.result if settings.store.kafka is None else 0,
             owner=self._owner, owner_fd=self.owner_fd, descriptor_limit=self.descriptor_limit,
             log_level=settings.log.level, interruptions=_interruptions(settings), resources=resources,
         )  # fmt: skip

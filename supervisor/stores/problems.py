@@ -38,6 +38,11 @@ class Present:
         self.silent = [each for each in present if abs(self.age(each)) > ttl_of(each)]
         self.live = [each for each in present if each not in self.silent]
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the jobs are in the memory of a supervisor, as with a Kafka store: commands on the store do not reach them."""
+        return any(each.get("partitions") for each in self.live)
+
     def age(self, supervisor: Row) -> float:
         """Return how many seconds ago it wrote its row; below zero if the clock was set back since."""
         return -self.until(supervisor["seen_at"])
@@ -87,10 +92,11 @@ def unserved(queue: str, present: Present) -> Problem:
     )
 
 
-def paused(queue: str) -> Problem:
-    return Problem(
-        "queue_paused", f"queue {queue} is paused", f"resume it with: supervisor queues resume {quote(queue)}"
-    )
+def paused(queue: str, present: Present) -> Problem:
+    how = f"supervisor queues resume {quote(queue)}"
+    if present.in_memory:
+        how = f"the HTTP API of this supervisor, POST /api/queues/{queue}/resume"
+    return Problem("queue_paused", f"queue {queue} is paused", f"resume it with: {how}")
 
 
 def no_supervisor(present: Present) -> Problem:
@@ -148,7 +154,7 @@ def _found(status: Row, present: Present, configured: Container[str]) -> Iterato
     for row in status["queues"]:
         ready, queue = row["queue_size"] + row["retry_queue_size"], row["queue"]
         if row["paused"]:
-            yield paused(queue)._replace(
+            yield paused(queue, present)._replace(
                 message=f"queue {queue} is paused; {counted(ready + row['scheduled'], 'job', 'wait')} in it"
             )
         elif ready and present.live and not present.serving(queue):

@@ -76,7 +76,7 @@ def _blocked(job: Row, status: Row, present: Present) -> str | None:
     """Return what keeps jobs like this one from being claimed."""
     queue = job["queue"]
     if any(row["queue"] == queue and row["paused"] for row in status["queues"]):
-        return paused(queue).text
+        return paused(queue, present).text
     if not present.live:
         return no_supervisor(present).text
     if not present.serving(queue):
@@ -102,7 +102,8 @@ def _is_missing(job: Row, present: Present) -> bool:
 
 
 def _scheduled(job: Row, due_in: float, present: Present) -> str:
-    now = f"or run it now with: supervisor jobs retry {job['id']}"
+    how = f"POST /api/jobs/{job['id']}/retry" if present.in_memory else f"supervisor jobs retry {job['id']}"
+    now = f"or run it now with: {how}"
     if job["expired_count"] >= SUSPECT and not job["retries"]:
         return _suspect(job)
     when = f"in {format_duration(due_in)}, at {job['due_at']}"

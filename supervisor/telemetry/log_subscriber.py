@@ -12,6 +12,7 @@ import orjson
 from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.telemetry.group_lines import GroupLines
+from supervisor.telemetry.job_names import job_fields, named
 from supervisor.telemetry.log_handler import LOGGER
 from supervisor.telemetry.store_calls import StoreCalls
 from supervisor.text.rate_limit import RateLimit, times
@@ -327,8 +328,8 @@ def _dropped(event: events.Dropped) -> None:
 
 
 def _log_job(lease: Lease, level: int, message: str, *arguments: Any, **fields: Any) -> None:
-    fields |= {"job": lease.id, "handler": lease.handler, "queue": lease.queue, "attempt": lease.attempt}
-    _log(level, "job=%d handler=%s " + message, lease.id, lease.handler, *arguments, **fields)
+    if logger.isEnabledFor(level):
+        _log(level, "%s " + message, named(lease), *arguments, **fields, **job_fields(lease))
 
 
 def _log_worker(

@@ -80,6 +80,13 @@ def decode_object(text: str, what: str) -> dict[str, Any]:
     return value
 
 
+def unused(value: Any, what: str) -> None:
+    """Take a value that is not kept, so that it need not be JSON. Raises NotJSON for one whose work nobody has done: a coroutine or a
+    generator."""
+    if isinstance(value, CoroutineType | GeneratorType | AsyncGeneratorType):
+        raise NotJSON(f"{what}: {_mistake(value)}")
+
+
 def _is_flat(value: Any) -> bool:
     """Return whether orjson refuses all that can be wrong with `value` except a too large integer, so no walk is needed."""
     if type(value) is dict:

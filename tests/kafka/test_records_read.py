@@ -7,6 +7,7 @@ from typing import Any
 from confluent_kafka import Producer
 
 from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.raw_producer import produce_with_header
 from tests.kafka.supervised import Supervised
 
 UNDECODABLE = {
@@ -33,6 +34,21 @@ def test_values_that_are_no_json_become_dead_letters_as_they_were_and_the_others
     for message in found.values():
         headers = dict(message.headers())
         assert headers["x-error-reason"].startswith(b"rejected: ") and headers["x-retry-attempt"] == b"1"
+
+
+def test_a_record_whose_headers_the_client_can_not_read_becomes_a_dead_letter_without_them(
+    supervised: Supervised,
+) -> None:
+    supervised.broker.create_topic(f"{supervised.topic}.dlq")
+    produce_with_header(supervised.broker.bootstrap, supervised.topic, b'{"a": 1}', b"\xff")
+    supervised.produce(1)
+    supervised.run()
+    supervised.until_committed(2)
+    assert supervised.ends() == {1: 1}
+    (message,) = dead_letters(supervised)
+    headers = dict(message.headers())
+    assert (message.value(), headers["offset"]) == (b'{"a": 1}', b"0")
+    assert headers["x-error-reason"].startswith(b"rejected: ") and b"headers can't be read" in headers["x-error-reason"]
 
 
 def test_offsets_without_a_record_are_committed(supervised: Supervised) -> None:
@@ -76,3 +92,26 @@ def test_a_topic_that_was_made_anew_is_read_from_its_first_record(
     mocked.until_committed(2)
     run.logged(f"{mocked.topic}/0 has no offset 5, since its topic was made anew")
     assert mocked.ends() == {0: 2, 1: 2, 2: 1, 3: 1, 4: 1}
+
+
+RESULTS = """
+from supervisor import handler
+
+async def later():
+    ...
+
+@handler
+def work(job):
+    return {"large": "x" * 2_000_000, "object": object(), "coroutine": later()}.get(job.payload)
+"""
+
+
+def test_a_result_is_not_kept_so_it_need_be_neither_json_nor_small(supervised: Supervised) -> None:
+    supervised.broker.create_topic(f"{supervised.topic}.dlq")
+    supervised.write(plugin=RESULTS)
+    supervised.produce("large", "object", "coroutine")
+    supervised.run()
+    supervised.until_committed(3)
+    [message] = dead_letters(supervised)
+    assert message.value() == b'"coroutine"', "its work was never done"
+    assert b"nobody awaited it" in dict(message.headers())["x-error-reason"]

@@ -21,6 +21,7 @@ from supervisor.dead_letters.topic_reader import TopicReader
 from supervisor.kafka_client import Publisher, Record, Refused
 from tests.kafka.broker import Broker, unique_name
 from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.raw_producer import produce_with_header
 from tests.kafka.test_sink import HEADERS, dead_letter, of_other_store, read
 
 GROUP = "supervisor-redrive"
@@ -137,6 +138,18 @@ def test_a_job_of_another_store_is_named_and_holds_back_no_other(broker: Broker,
     answer = call("--from-topic", f"{topic}.dlq", "--bootstrap", broker.bootstrap)
     assert (answer.code, answer.out) == (2, f"1 record redriven to {topic}\n")
     assert "offset 0: it is job 7 of another store; run it again there: supervisor dlq redrive 7" in answer.err
+    assert len(broker.read(topic)) == 1
+
+
+def test_a_record_whose_headers_the_client_can_not_read_holds_back_no_other(
+    broker: Broker, topic: str, call: Call
+) -> None:
+    broker.create_topic(topic)
+    broker.create_topic(f"{topic}.dlq")
+    produce_with_header(broker.bootstrap, f"{topic}.dlq", b"1", b"\xff")
+    publish(broker.bootstrap, dead_letter(1, topic=topic))
+    answer = call("--from-topic", f"{topic}.dlq", "--bootstrap", broker.bootstrap)
+    assert "partition 0, offset 0: its headers can't be read" in answer.err
     assert len(broker.read(topic)) == 1
 
 

@@ -102,12 +102,12 @@ class World:
             retry={
                 "max_retries": self.random.randint(0, 4), "burst": pick([1, 4, 16]), "fetch_ratio": pick([0.2, 0.5, 1.0]),
                 "max_in_flight": pick(["half", "none", 1]),
-                "backoff": {"base": pick(["500ms", "10s"]), "max": pick(["30s", "10m"]), "jitter": pick(["full", "none"])},
+                "backoff": {"base": pick(["500ms", "10s"]), "max": pick(["30s", "1m" if self.dense else "10m"]), "jitter": pick(["full", "none"])},
             },
             handlers={"hang": {"timeout": "90s"}, "spin": {"timeout": "45s"}},
             dlq={"sinks": sinks},
             retention={"succeeded": "2h", "cancelled": "2h", "failed": "2h"},
-            unknown_handler={"grace": "15m"},
+            unknown_handler={"grace": "1m" if self.dense else "15m"},
         )  # fmt: skip
 
     # for the parts
@@ -257,7 +257,7 @@ class World:
         queue = self.random.choice(QUEUES)
         if self.random.random() < 0.02:
             names, queue = [STRANGE], "strange"
-        delay = self.random.choice([None, None, None, 2.0, 300.0])
+        delay = self.random.choice([None, None, None, 2.0, 60.0 if self.dense else 300.0])
         most = self.random.choice([None, None, 1])
         priority = self.random.choice([0, 0, 0, 5, 100])
         self.add([EnqueueRow(name, "null", queue, priority, delay, max_retries=most) for name in names])

@@ -54,6 +54,7 @@ class Commits:
         self._due = now + self._interval
         self._under_way = self._done(self._state.assignment.partitions.values())
         if not self._under_way:
+            self.failing_since, self.error = None, ""  # what could not be committed was lost
             return
         try:
             self._client.commit(offsets=_offsets(self._under_way), asynchronous=True)

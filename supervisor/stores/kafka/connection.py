@@ -51,6 +51,10 @@ class Connection:
         if self._unavailable:
             raise StoreUnavailable(self._unavailable)
 
+    @property
+    def answers(self) -> bool:
+        return not (self._broken or self._unavailable)
+
     def answered(self) -> None:
         self._answered, self._suspect, self._unavailable, self._cause = self._now(), False, "", None
 

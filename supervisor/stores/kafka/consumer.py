@@ -9,25 +9,35 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 
 from supervisor.config.kafka import KafkaSettings
-from supervisor.kafka_client import client_settings
+from supervisor.kafka_client import client_settings, headers_of
 from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
+from supervisor.stores.kafka.client_check import is_cooperative, usual_settings
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
 from supervisor.stores.kafka.figures import Figures
 from supervisor.stores.kafka.ids import job_ids
+from supervisor.stores.kafka.membership import Membership
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
 from supervisor.stores.kafka.state import KafkaState
-from supervisor.stores.kafka.values import RawHeaders
 from supervisor.stores.problems import Problem
 from supervisor.threads import start_thread
 
@@ -37,25 +47,22 @@ logger = logging.getLogger("supervisor")
 class ConsumerLimits(NamedTuple):
     """Times are seconds; the others are parts of a partition's share of the buffer."""
 
-    batch: int = 500  # messages that are taken from the client at once
+    batch: int = 500  # messages, at most, that are taken from the client at once
     poll: float = 0.1  # for the first message
     ask: float = 10.0  # for an answer about offsets
+    gather: float = 0.1  # from the first refusal of an offset, for those of other partitions
     reset: float = 1.0  # until the brokers are asked again for the first and the last offset
     pause_at: float = 1.0
     resume_at: float = 0.5
     uncommitted: float = 10.0  # with failing commits, until they are a problem
     join: float = 60.0  # until the group should have given partitions
+    settle: float = 5.0  # beyond store.revoke_timeout, until an assignment without partitions is believed
     recent: float = 30.0  # for which an error of the client is a problem
 
 
 USUAL_LIMITS = ConsumerLimits()
 COMMITS_FAIL = "look at the brokers; records that are done are run again if this supervisor ends before a commit"
-NOT_JOINED = (
-    "look at the log of the brokers, and whether other members of the group hang; a new member waits for all of them"
-)
 _BROKERS_DOWN = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
-_USUAL = {"auto.offset.reset": "earliest", "partition.assignment.strategy": "cooperative-sticky"}
-"""Settings of the client that the user may set, and whose defaults are other ones here."""
 
 
 class GroupConsumer:
@@ -65,12 +72,10 @@ class GroupConsumer:
         self, settings: KafkaSettings, state: KafkaState, emit: Callable[[GroupEvent], None],
         limits: ConsumerLimits = USUAL_LIMITS,
     ) -> None:  # fmt: skip
-        self.joined = False
-        """Whether the group has given this supervisor its partitions, which may be none."""
         self._settings, self._state, self._emit, self._limits = settings, state, emit, limits
-        reset, strategy = (str(settings.kafka.get(key, usual)) for key, usual in _USUAL.items())
+        reset = str(settings.kafka.get("auto.offset.reset", "earliest")).lower()
         self._at_end, self._on_error = reset in ("latest", "largest", "end"), reset == "error"
-        self._cooperative = "cooperative" in strategy
+        self._cooperative = is_cooperative(settings.kafka)
         self._job_id = job_ids(settings.topics)
         self._epochs = count(1)
         self._texts = texts = ErrorTexts(settings.bootstrap, settings.kafka)
@@ -80,15 +85,22 @@ class GroupConsumer:
         self.figures = Figures(self._client, state, self._job_id, emit)
         self._stopping = threading.Event()
         self._ended = False
-        self._refused: list[Partition] = []
+        self._refused: dict[Partition, int] = {}  # and the offset that was asked for, or a negative one
         self._reset_due = 0.0
-        self._started, self._reported_at, self._reported = time.monotonic(), -math.inf, ""
+        self._largest = 0  # bytes of the largest record that was read last
+        self.membership = Membership(
+            settings.group,
+            lambda: bool(state.assignment.partitions),
+            settings.revoke_timeout + limits.settle,
+            limits.join,
+        )
+        self._reported_at, self._reported = -math.inf, ""
         self._thread: threading.Thread | None = None
 
     def _client_settings(self) -> dict[str, Any]:
         settings = self._settings
         return {
-            **_USUAL,
+            **usual_settings(settings.kafka),
             **client_settings(settings.bootstrap, settings.kafka),
             "group.id": settings.group,
             "enable.auto.commit": False,
@@ -104,7 +116,7 @@ class GroupConsumer:
     def start(self) -> None:
         """Join the group. It may be called again."""
         if self._thread is None:
-            self._started = time.monotonic()
+            self.membership.wait()
             self._thread = start_thread(self._run, "kafka-consumer")
 
     def stop(self, timeout: float) -> bool:
@@ -120,12 +132,9 @@ class GroupConsumer:
         if failing_since is not None and now - failing_since > self._limits.uncommitted:
             what = f"no offset was committed for {now - failing_since:.0f}s: {error}"
             found.append(Problem("commits", what, COMMITS_FAIL))
-        if self._thread is not None and not self.joined and now - self._started > self._limits.join:
-            what = f"the group {self._settings.group} has given no partition for {now - self._started:.0f}s"
-            found.append(Problem("group", what, NOT_JOINED))
         if now - self._reported_at < self._limits.recent:
             found.append(Problem("kafka", self._reported, "look at the brokers; the client tries again by itself"))
-        return [*found, *self.figures.problems()]
+        return [*found, *self.membership.problems(), *self.figures.problems()]
 
     # on the thread
 
@@ -150,6 +159,8 @@ class GroupConsumer:
             self._commits.commit_if_due()
             self.figures.report_if_due()
             self.connection.look()
+            if self.connection.answers:
+                self.membership.report_if_late()
         self._give_up(
             list(self._state.assignment.partitions.values())
         )  # here, since a client that closes commits no more
@@ -161,12 +172,16 @@ class GroupConsumer:
             return
         self.connection.answered()
         self._take([first])  # before the next call, in which its partition may be taken and given again
-        self._take(self._client.consume(self._limits.batch - 1, 0))
+        batch = self._state.assignment.batch(self._limits.batch, self._largest)
+        self._largest = 0
+        self._take(self._client.consume(batch, 0))
 
     def _take(self, messages: Sequence[Message]) -> None:
         with self._state.lock:
             read = [self._record(message) for message in messages if message.error() is None]
-            self._state.add_records([record for record in read if record is not None])
+            records = [record for record in read if record is not None]
+            self._largest = max(self._largest, *(record.bytes for record in records), 0)
+            self._state.add_records(records)
         for message in messages:
             if (error := message.error()) is not None:
                 self._message_failed(error, self._partition(message), message)
@@ -185,11 +200,11 @@ class GroupConsumer:
             partition.changed = True
             return None
         _, timestamp = message.timestamp()
-        key = message.key()
+        key, headers = message.key(), headers_of(message)
         return Record(
             self._job_id(partition.topic, partition.number, offset), partition, offset,
-            timestamp if timestamp > 0 else None, key, message.value(), _headers(message),
-            line_of(self._settings.ordering, partition, key),
+            timestamp if timestamp > 0 else None, key, message.value(), headers or (),
+            line_of(self._settings.ordering, partition, key), unreadable=headers is None,
         )  # fmt: skip
 
     def _pause_and_resume(self) -> None:
@@ -232,48 +247,79 @@ class GroupConsumer:
                     partition.offsets.reached_end(message.offset() or 0)
                     self._state.on_ready()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
-            self._refused.append(partition)
+            offset = message.offset()
+            if not self._refused:
+                self._reset_due = time.monotonic() + self._limits.gather
+            self._refused[partition] = -1 if offset is None else offset
         else:
             self._client_failed(error)
 
     def _reset_refused(self) -> None:
-        """Reset the partitions whose next offset the brokers have refused: without the lock, since it takes an answer of theirs."""
-        if self._refused and time.monotonic() >= self._reset_due:
-            refused, self._refused = self._refused, []
-            for partition in refused:
-                if self._state.assignment.partitions.get((partition.topic, partition.number)) is partition:
-                    self._reset(partition)
-
-    def _reset(self, partition: Partition) -> None:
-        """Read on where the user wants it (`auto.offset.reset`), since nothing is committed or the next offset does not exist any
-        more. Records that were fetched before are run, unless the topic was made anew: then their offsets mean other records."""
-        wanted = partition.offsets.position
-        if self._on_error:
-            what = "no offset is committed" if wanted is None else f"there is no record {wanted} any more"
-            self.connection.broken(f"{partition.name}: {what}, and auto.offset.reset is error")
+        """Reset the partitions whose next offset the brokers have refused: without the lock, since it takes an answer of theirs. All
+        are asked for at once, since nothing is polled meanwhile, and each answer comes behind that to a fetch."""
+        if not self._refused or time.monotonic() < self._reset_due:
             return
+        refused, self._refused = self._refused, {}
+        assigned = self._state.assignment.partitions
+        refused = {it: asked for it, asked in refused.items() if assigned.get((it.topic, it.number)) is it}
+        # Others were refused before they were reset: an eager client asks again for all that had no position then.
+        real = [it for it, asked in refused.items() if (at := it.offsets.position) is None or asked >= at]
+        bounds = {} if self._on_error else self._bounds(real)
+        moved = [partition for partition in refused if partition not in real]
+        for partition in real:
+            if self._on_error:
+                self._refuse(partition)
+            elif (found := bounds.get((partition.topic, partition.number))) is not None:
+                moved.append(self._reset(partition, *found))
+            else:
+                self._refused[partition] = refused[partition]
+                self._reset_due = time.monotonic() + self._limits.reset
+        if moved:
+            self._read_from(moved)
+
+    def _bounds(self, partitions: Sequence[Partition]) -> Mapping[tuple[str, int], tuple[int, int]]:
+        """Return the first offset and the one behind the last of each partition of which the brokers give both."""
+        answers: list[dict[tuple[str, int], int]] = []
         try:
-            low, high = self._client.get_watermark_offsets(_of(partition), timeout=self._limits.ask)
+            for end in (OFFSET_BEGINNING, OFFSET_END):
+                asked = [TopicPartition(it.topic, it.number, end) for it in partitions]
+                found = self._client.offsets_for_times(asked, timeout=self._limits.ask) if asked else []
+                answers.append({(it.topic, it.partition): it.offset for it in found if it.error is None})
         except KafkaException as error:
             self._client_failed(error.args[0])
-            self._refused.append(partition)
-            self._reset_due = time.monotonic() + self._limits.reset
-            return
-        start = high if self._at_end else low
-        if wanted is not None:
-            if low <= wanted:
-                self._drop([partition], lost=True)
-                partition = self._assigned(partition.topic, partition.number, None, ())
-            self._emit(OffsetReset(partition.name, wanted, start))
-        partition.offsets.position = start
-        self._read_from(partition)
+            return {}
+        low, high = answers
+        return {name: (low[name], high[name]) for name in low.keys() & high.keys()}
 
-    def _read_from(self, partition: Partition) -> None:
-        """Read the partition from its position on. All others go on as they are."""
+    def _refuse(self, partition: Partition) -> None:
+        wanted = partition.offsets.position
+        what = "no offset is committed" if wanted is None else f"there is no record {wanted} any more"
+        self.connection.broken(f"{partition.name}: {what}, and auto.offset.reset is error")
+
+    def _reset(self, partition: Partition, low: int, high: int) -> Partition:
+        """Set the partition to where the user wants it (`auto.offset.reset`) if nothing is committed, or to its first record if the
+        next offset does not exist any more. Return it, or the one in its place."""
+        wanted = partition.offsets.position
+        if wanted is None:
+            return self._start_at(partition, high if self._at_end else low)
+        if low <= wanted:  # the topic was made anew: the offsets of what was fetched before mean other records
+            self._drop([partition], lost=True)
+            with self._state.lock:
+                partition = self._assigned(partition.topic, partition.number, None, ())
+        self._emit(OffsetReset(partition.name, wanted, low))
+        return self._start_at(partition, low)
+
+    def _start_at(self, partition: Partition, offset: int) -> Partition:
+        """Begin at this offset, and commit it: the next owner must not begin at a later end."""
+        with self._state.lock:
+            partition.offsets.position, partition.changed = offset, True
+        return partition
+
+    def _read_from(self, partitions: Sequence[Partition]) -> None:
+        """Read these partitions from their positions on. All others go on as they are."""
         if self._cooperative:
-            partitions = [partition]
-            self._client.incremental_unassign([_of(partition)])
-            self._client.incremental_assign([_of(partition)])
+            self._client.incremental_unassign([_of(each) for each in partitions])
+            self._client.incremental_assign([_of(each) for each in partitions])
         else:
             with self._state.lock:
                 partitions = list(self._state.assignment.partitions.values())
@@ -285,7 +331,7 @@ class GroupConsumer:
     # rebalances
 
     def _on_assign(self, client: Consumer, given: Sequence[TopicPartition]) -> None:
-        self.joined = True
+        self.membership.assigned()
         committed = self._committed(given)
         with self._state.lock:
             for each in given:
@@ -331,6 +377,8 @@ class GroupConsumer:
             self._drop(partitions, lost=True)
 
     def _drop(self, partitions: Sequence[Partition], lost: bool) -> None:
+        if len(partitions) >= len(self._state.assignment.partitions):
+            self.membership.wait()
         undone = self._state.drop(partitions)
         self._emit(PartitionsRevoked(sorted(partition.name for partition in partitions), lost, undone))
 
@@ -348,12 +396,3 @@ def _found(state: KafkaState, taken: Sequence[TopicPartition]) -> list[Partition
 
 def _names(given: Sequence[TopicPartition]) -> list[str]:
     return sorted(f"{it.topic}/{it.partition}" for it in given)
-
-
-def _headers(message: Message) -> RawHeaders:
-    headers = message.headers() or ()
-    return [(name, value.encode() if isinstance(value, str) else value) for name, value in _pairs(headers)]
-
-
-def _pairs(headers: Any) -> Iterable[tuple[str, str | bytes | None]]:
-    return headers.items() if isinstance(headers, dict) else headers

@@ -43,7 +43,8 @@ class Partition:
 
 @dataclass(eq=False, slots=True)
 class Record:
-    """A fetched record that is not done. `line` is the line of records that run one at a time, or None if it waits for no other."""
+    """A fetched record that is not done. `line` is the line of records that run one at a time, or None if it waits for no other.
+    `headers` is None if the client can't read them."""
 
     id: int
     partition: Partition
@@ -53,6 +54,8 @@ class Record:
     value: bytes | None
     headers: RawHeaders
     line: Hashable
+    unreadable: bool = False
+    """Whether the client can't read its headers: they are missing here."""
     bytes: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -142,6 +145,12 @@ class Assignment:
             del self.records[record.id]
         self.lines.drop({record.line for record in dropped if record.line is not None})
         return dropped
+
+    def batch(self, most: int, largest: int) -> int:
+        """Return how many messages may be read at once, of which the largest has about so many bytes: all of them may be of one
+        partition, and must exceed its share of the buffer by no more than a quarter."""
+        share = 4 * max(1, len(self.partitions))
+        return max(1, min(most, self._max_records // share, self._max_bytes // share // max(1, largest)))
 
     def fullness(self, partition: Partition) -> float:
         """Return which part of its share of the buffer a partition uses, or more than 1 if no further record may be fetched."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from supervisor.jobs import JobState
 from supervisor.stores.kafka.partitions import Assignment, Partition, Record
-from supervisor.stores.kafka.values import created_at, handler_of, headers_of, payload_of
+from supervisor.stores.kafka.values import UNREADABLE, created_at, handler_of, headers_of, payload_of
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.records import EnqueueRow
 
@@ -81,7 +81,8 @@ class KafkaState(MemoryState):
             timestamp=record.timestamp,
         )  # fmt: skip
         handler = self._handlers.get(topic) or handler_of(record.headers, self._header)
-        return EnqueueRow(handler, payload_of(record.value, self._value), topic, headers=headers)
+        payload = UNREADABLE if record.unreadable else payload_of(record.value, self._value)
+        return EnqueueRow(handler, payload, topic, headers=headers)
 
     def _make_ready(self, record: Record, row: EnqueueRow, now: int) -> None:
         created = created_at(record.timestamp, now)
@@ -96,7 +97,7 @@ class KafkaState(MemoryState):
         records = self.assignment.records
         for id in self._to_finish:
             job = self.jobs.get(id)  # None if it was pruned in the same transaction
-            if job is not None and (not job.state.terminal or job.dead_letter_state == "pending"):
+            if job is not None and job.state is not JobState.SUCCEEDED and not _is_over(job):
                 continue
             if id not in records:
                 continue
@@ -125,7 +126,8 @@ class KafkaState(MemoryState):
             self._forget_ended(next(iter(self._shown)))
 
     def _forget_ended(self, id: int) -> None:
-        """Show an ended job no longer."""
+        """Show an ended job no longer, at the latest when its record is fetched again: a change of it, such as a late report, would be
+        one of the record, which may still wait in its line."""
         self._shown_bytes -= self._shown.pop(id, 0)
         if (ended := self.jobs.get(id)) is not None:
             self.remove(ended)
@@ -178,3 +180,7 @@ class KafkaState(MemoryState):
             job = self.jobs.get(record.id)
             if record.partition.leaving and job is not None and job.state in (JobState.READY, JobState.SCHEDULED):
                 self.remove(job)
+
+
+def _is_over(job: JobRecord) -> bool:
+    return job.state.terminal and job.dead_letter_state != "pending"

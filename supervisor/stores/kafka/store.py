@@ -58,7 +58,7 @@ class KafkaStore:
         self._queue = queue = Queue(state, owner)
         settles, dead_letters = Settles(state, owner), DeadLetters(state, owner)
         self._queries = queries = Queries(state, owner)
-        remaining = Remaining(state, queries, lambda: self._consumer is not None and self._consumer.joined)
+        remaining = Remaining(state, queries, lambda: self._consumer is not None and self._consumer.membership.joined)
         self._commands = commands = BatchedCommands(OperatorChanges(state), state.transaction, owner.notify)
         self.enqueue, self.transaction, self.clock = self._producing.enqueue, state.transaction, state.clock
         self.notify, self.announce, self.watch_owners = owner.notify, owner.announce, owner.watch_owners

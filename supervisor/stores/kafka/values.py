@@ -15,6 +15,7 @@ from supervisor.text.strict_json import NO_VALUE
 RawHeaders = Sequence[tuple[str, bytes | None]]
 
 TOMBSTONE = f"{NO_VALUE}a tombstone: the record has no value"
+UNREADABLE = f"{NO_VALUE}its headers can't be read: the name of one is not UTF-8"
 NO_HANDLER = "(no header {header!r})"
 """The name of the handler of a record that names none: no plugin can have it."""
 
@@ -39,15 +40,16 @@ def headers_of(
     own: RawHeaders, *, topic: str, partition: int, offset: int, key: bytes | None, timestamp: int | None
 ) -> str:
     """Return the headers of the job as JSON text: those of the record, the last one of each name, and its place in Kafka."""
-    headers: dict[str, Any] = {_name(name): _shown(value) for name, value in own}
-    headers |= {
+    place = {
         "kafka.topic": topic,
         "kafka.partition": partition,
         "kafka.offset": offset,
         "kafka.key": None if key is None else b64encode(key).decode(),
         "kafka.timestamp": timestamp,
     }
-    return orjson.dumps(headers).decode()
+    if own:
+        place = {_name(name): _shown(value) for name, value in own} | place
+    return orjson.dumps(place).decode()
 
 
 def handler_of(own: RawHeaders, header: str) -> str:

@@ -83,13 +83,6 @@ class Queue:
         return take.pick(fresh, urgent, retries)
 
     def _claim(self, job: JobRecord, deadline: int, resolve: Resolve) -> Lease:
-        self._state.change(
-            job,
-            state=JobState.IN_FLIGHT,
-            token=job.token + 1,
-            owner=self._owner.name,
-            lease_until=deadline,
-            started_at=None,
-            policy=resolve(job.row.handler, job.row.queue),
-        )
+        row = job.row
+        self._state.begin(job, self._owner.name or "", deadline, resolve(row.handler, row.queue))
         return job.lease()

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Outcome, Tier
-from supervisor.retry import ADD, KEEP, RESET, SUSPECT, expired_count_change
+from supervisor.retry import ADD, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import LEFT, STATES
 from supervisor.stores.job_reports import JobReport
 from supervisor.stores.memory.ownership import Ownership
@@ -28,26 +28,37 @@ class Settles:
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         with self._state.transaction():
-            return [outcome.lease.id for outcome in outcomes if not (self._settle(outcome) or self._settled(outcome))]
+            now = self._state.now()
+            return [
+                outcome.lease.id for outcome in outcomes if not (self._settle(outcome, now) or self._settled(outcome))
+            ]
 
     def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
         require_seen(outcomes)
         with self._state.transaction():
-            return [outcome.lease.id for outcome in outcomes if not self._settle(outcome)]
+            now = self._state.now()
+            return [outcome.lease.id for outcome in outcomes if not self._settle(outcome, now)]
 
     def _settled(self, outcome: Outcome) -> bool:
         job = self._state.jobs.get(outcome.lease.id)
         return job is not None and job.settled == outcome.lease.token
 
-    def _settle(self, outcome: Outcome) -> bool:
+    def _settle(self, outcome: Outcome, now: int) -> bool:
+        """Hot path."""
         job = self._state.leased(outcome.lease)
         if job is None or (outcome.seen is not None and job.lease_until != outcome.seen):
             return False
-        state, now = STATES[code_of_state(outcome)], self._state.now()
-        added = job.expired_count < SUSPECT if job.started_at is None else 2
-        counts = {RESET: 0, KEEP: job.expired_count, ADD: job.expired_count + added}
+        if outcome.state is JobState.SUCCEEDED and outcome.seen is None:
+            started = job.started_at if outcome.took is None else now - microseconds(outcome.took)
+            self._state.succeed(job, outcome.result, started, now)
+            return True
+        state = STATES[code_of_state(outcome)]
         changes: dict[str, Any] = {"state": state, "owner": None, "result": outcome.result}
-        changes["expired_count"] = counts[expired_count_change(outcome)]
+        if (change := expired_count_change(outcome)) == RESET:
+            changes["expired_count"] = 0
+        elif change == ADD:
+            added = job.expired_count < SUSPECT if job.started_at is None else 2
+            changes["expired_count"] = job.expired_count + added
         if outcome.seen is None:
             changes["settled"] = job.token
         if outcome.took is not None:
@@ -61,10 +72,11 @@ class Settles:
         if outcome.failure is not None:
             changes["errors"] = _thinned((*job.errors, failure_record(outcome.failure, outcome.lease, now)))
         if outcome.dead_letter:
-            token = job.dead_letter.token + 1 if job.dead_letter else 0
+            # A record of Kafka may run again as a new job of the same id: its dead letter needs other tokens than the one before.
+            token = job.dead_letter.token + 1 if job.dead_letter else job.token
             sinks = self._owner.owed()
             changes["dead_letter"] = DeadLetterRecord(now, token, owed=sinks, state="pending" if sinks else "delivered")
-        self._state.change(job, **changes)
+        self._state.change_to(job, changes)
         return True
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:

@@ -101,6 +101,9 @@ class OwnerRecord:
     sinks: Sinks = frozenset()
 
 
+Entry = tuple[int, int, int]
+"""A ready job in its heap: its priority negated, its age and its id."""
+ID = 2
 ADDED, REMOVED = object(), object()
 Before = tuple[JobRecord, Any]
 """A job that was changed, and the fields that were set with their values before; or that it was ADDED, or REMOVED."""
@@ -119,7 +122,9 @@ class MemoryState:
         self.owners: dict[str, OwnerRecord] = {}
         self.paused: set[str] = set()
         self.counts: Counter[tuple[str, int, JobState]] = Counter()
-        self._ready: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+        self._ready: dict[tuple[str, int], list[Entry]] = {}
+        self._offered: dict[tuple[str, int], list[Entry]] = {}
+        """Those that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
         self._scheduled: list[tuple[int, int]] = []
         self._in_flight: set[int] = set()
         self._sequence = 0
@@ -165,6 +170,9 @@ class MemoryState:
         self._file(job)
 
     def change(self, job: JobRecord, **changes: Any) -> None:
+        self.change_to(job, changes)
+
+    def change_to(self, job: JobRecord, changes: Mapping[str, Any]) -> None:
         """Set these fields of the job. Hot path."""
         counted, before = (job.row.queue, job.tier, job.state), {}
         for name, value in changes.items():
@@ -176,6 +184,33 @@ class MemoryState:
             self.counts[counted] -= 1
             self._in_flight.discard(job.id)
             self._file(job)
+
+    def begin(self, job: JobRecord, owner: str, deadline: int, policy: Policy) -> None:
+        """Make a ready job in flight. Hot path."""
+        if self._before is not None:
+            before = {"state": job.state, "token": job.token, "owner": job.owner, "lease_until": job.lease_until}
+            before |= {"started_at": job.started_at, "policy": job.policy}
+            self._before.append((job, before))
+        queue, tier = job.row.queue, job.tier
+        self.counts[queue, tier, job.state] -= 1
+        self.counts[queue, tier, JobState.IN_FLIGHT] += 1
+        self._in_flight.add(job.id)
+        job.state, job.token, job.owner, job.lease_until = JobState.IN_FLIGHT, job.token + 1, owner, deadline
+        job.started_at, job.policy = None, policy
+
+    def succeed(self, job: JobRecord, result: str | None, started_at: int | None, finished_at: int) -> None:
+        """End a job in flight. Hot path."""
+        if self._before is not None:
+            before = {"state": job.state, "owner": job.owner, "result": job.result, "settled": job.settled}
+            before |= {"expired_count": job.expired_count, "started_at": job.started_at, "finished_at": job.finished_at}
+            self._before.append((job, before))
+        queue, tier = job.row.queue, job.tier
+        self.counts[queue, tier, job.state] -= 1
+        self.counts[queue, tier, JobState.SUCCEEDED] += 1
+        self._in_flight.discard(job.id)
+        job.state, job.owner, job.result, job.settled = JobState.SUCCEEDED, None, result, job.token
+        job.expired_count, job.started_at, job.finished_at = 0, started_at, finished_at
+        self._ended(job)
 
     def remove(self, job: JobRecord) -> None:
         if self._before is not None:
@@ -204,19 +239,24 @@ class MemoryState:
 
     def candidates(self, queue: str, tier: int, limit: int) -> list[JobRecord]:
         """Return the first ready jobs of a tier, without removing them from it."""
-        heap = self._ready.get((queue, tier), [])
-        found: list[JobRecord] = []
-        entries: dict[int, tuple[int, int, int]] = {}
-        while heap and len(found) < limit:
+        heap = self._ready.get((queue, tier))
+        if heap is None:
+            return []
+        for entry in self._offered.pop((queue, tier), ()):
+            if self._is_ready(entry, tier):
+                heappush(heap, entry)
+        entries: dict[int, Entry] = {}
+        while heap and len(entries) < limit:
             entry = heappop(heap)
-            _, age, id = entry
-            job = self.jobs.get(id)
-            if job and job.id not in entries and (job.state, job.tier, job.age) == (JobState.READY, tier, age):
-                entries[job.id] = entry
-                found.append(job)
-        for entry in entries.values():
-            heappush(heap, entry)
-        return found
+            if self._is_ready(entry, tier):
+                entries[entry[ID]] = entry
+        self._offered[queue, tier] = list(entries.values())
+        return [self.jobs[id] for id in entries]
+
+    def _is_ready(self, entry: Entry, tier: int) -> bool:
+        _, age, id = entry
+        job = self.jobs.get(id)
+        return job is not None and job.state is JobState.READY and job.age == age and job.tier == tier
 
     def next_scheduled(self) -> JobRecord | None:
         while self._scheduled:
@@ -266,7 +306,7 @@ class MemoryState:
                 for name, value in fields.items():
                     setattr(job, name, value)
         self.jobs = {id: jobs[id] for id in sorted(jobs)}
-        for index in (self.counts, self._ready, self._scheduled, self._in_flight):
+        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight):
             index.clear()
         for job in self.jobs.values():
             self._file(job)

@@ -277,7 +277,9 @@ class AsyncJobRunner:
                 job_id, _microseconds_since(start), *error_report.report(error, handler, globals())
             )
         try:
-            text = None if result is None else payloads.encode(result, limit=self._result_limit, what="result")
+            if not (limit := self._result_limit):
+                payloads.unused(result, "result")
+            text = payloads.encode(result, limit=limit, what="result") if limit and result is not None else None
         except payloads.NotJSON as error:
             return wire.encode_failure(job_id, took, "failed", error_report.bad_result(error))
         return orjson.dumps([job_id, took, text]) + b"\n"

@@ -274,7 +274,9 @@ class JobRunner:
     def _encode_result(self, job_id: int, took: int, result: Any) -> bytes:
         """Return the outcome. If the result is not JSON, the job fails for good: its work must not be done twice."""
         try:
-            text = payloads.encode(result, limit=self._result_limit, what="result")
+            if not (limit := self._result_limit):
+                payloads.unused(result, "result")
+            text = payloads.encode(result, limit=limit, what="result") if limit else None
         except payloads.NotJSON as error:
             return wire.encode_failure(job_id, took, "failed", error_report.bad_result(error))
         return orjson.dumps([job_id, took, text]) + b"\n"

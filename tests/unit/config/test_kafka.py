@@ -51,7 +51,7 @@ store:
   buffer: {records: 5, size: 1MB}
   commit_interval: 2s
   revoke_timeout: 1m
-  kafka: {session.timeout.ms: 6000, client.id: me, socket.keepalive.enable: true}
+  kafka: {session.timeout.ms: 6000, client.id: 1a, linger.ms: '0.5', socket.keepalive.enable: true}
 """
     found = kafka(load(write(text), {}))
     assert found == KafkaSettings(
@@ -64,7 +64,7 @@ store:
         buffer={"records": 5, "size": "1MB"},
         commit_interval=2.0,
         revoke_timeout="1m",
-        kafka={"session.timeout.ms": 6000, "client.id": "me", "socket.keepalive.enable": True},
+        kafka={"session.timeout.ms": 6000, "client.id": "1a", "linger.ms": "0.5", "socket.keepalive.enable": True},
     )
     assert found.topics == {"orders": None, "payments": None}
 
@@ -103,6 +103,15 @@ def test_other_stores_have_no_such_settings(write: Any) -> None:
         ("kafka: {debug: [a]}", "kafka.debug: expected text, a number, true or false"),
         ("kafka: {bootstrap.servers: h}", "kafka.bootstrap.servers: expected it as bootstrap beside kafka, got h"),
         ("kafka: {metadata.broker.list: h}", "kafka.metadata.broker.list: expected it as bootstrap beside kafka"),
+        (
+            "kafka: {session.timeout.ms: 6s}",
+            "kafka.session.timeout.ms: expected a number without a unit (milliseconds, such as 6000)",
+        ),
+        ("kafka: {linger.ms: 5 ms}", "kafka.linger.ms: expected a number without a unit"),
+        (
+            "kafka: {fetch.max.bytes: 50MB}",
+            "kafka.fetch.max.bytes: expected a number without a unit (bytes, such as 1000000)",
+        ),
         ("kafka: {group.id: h}", "kafka.group.id: expected it as group beside kafka"),
         ("kafka: {enable.auto.commit: true}", "kafka.enable.auto.commit: expected no such key: an offset is committed"),
         ("kafka: {enable.auto.offset.store: true}", "kafka.enable.auto.offset.store: expected no such key"),

@@ -128,6 +128,7 @@ def test_topics_are_queues_that_the_config_names(write: Any) -> None:
             "limits: {payload: 2MB}",
             "limits.payload: it is a limit for jobs that are enqueued here, and none for the records",
         ),
+        ("limits: {result: 2MB}", "limits.result: it has no effect, since results are not kept"),
         ("retry: {urgent: 50}", "retry.urgent: it has no effect, since all records have priority 0"),
         ("queues: {orders: {retry: {urgent: 50}}}", "queues.orders.retry.urgent: it has no effect, since all records"),
         (

@@ -440,3 +440,13 @@ def test_a_record_below_the_level_of_the_log_is_not_logged(caplog: pytest.LogCap
     caplog.set_level(logging.WARNING, "supervisor")
     LogSubscriber()(events.WorkerLogged(2, 123, 20, "INFO", "app", "hello", "", 42, "thumb", 1))
     assert caplog.records == []
+
+
+def test_a_record_of_kafka_is_named_by_its_place(log, caplog) -> None:
+    headers = '{"kafka.topic":"orders","kafka.partition":3,"kafka.offset":1207,"kafka.key":null}'
+    record = lease()._replace(queue="orders", headers=headers)
+    (line,) = log(events.JobCancelled(record, 123))
+    assert line.startswith("INFO job=42 handler=thumb record=orders/3@1207 cancelled")
+    assert caplog.records[0].fields["record"] == "orders/3@1207"
+    log(events.JobCancelled(lease(), 123))
+    assert "record" not in caplog.records[0].fields

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import OFFSET_END, KafkaError, KafkaException, TopicPartition
 
 
 class FakeMessage:
@@ -49,6 +49,7 @@ class FakeClient:
         self.conf = conf
         self.calls: list[tuple[str, list[tuple[str, int, int]]]] = []
         self.commits: list[dict[tuple[str, int], int]] = []
+        self.commit_error: KafkaError | None = None
         self.committed_offsets: dict[tuple[str, int], tuple[int, str]] = {}
         self.watermarks: list[tuple[int, int] | Exception] = []
         self.on_watermarks: Callable[[], None] = lambda: None
@@ -94,12 +95,14 @@ class FakeClient:
 
     def consume(self, n: int, timeout: float) -> list[FakeMessage]:
         found: list[FakeMessage] = []
-        while self._queue and not isinstance(self._queue[0], threading.Event):
+        while len(found) < n and self._queue and not isinstance(self._queue[0], threading.Event):
             if (message := self.poll(0)) is not None:
                 found.append(message)
         return found
 
     def commit(self, offsets: Sequence[TopicPartition], asynchronous: bool) -> list[TopicPartition]:
+        if self.commit_error is not None:
+            raise KafkaException(self.commit_error)
         self.commits.append({(it.topic, it.partition): it.offset for it in offsets})
         self.committed_offsets |= {(it.topic, it.partition): (it.offset, it.metadata or "") for it in offsets}
         if asynchronous:
@@ -113,13 +116,21 @@ class FakeClient:
     def get_watermark_offsets(
         self, partition: TopicPartition, timeout: float = 0.0, cached: bool = False
     ) -> tuple[int, int]:
-        if cached:
-            return 0, -1001
+        return 0, -1001
+
+    def offsets_for_times(self, partitions: Sequence[TopicPartition], timeout: float) -> list[TopicPartition]:
+        """Take the next of the watermarks for each partition once both their ends are asked for."""
         self.on_watermarks()
-        answer = self.watermarks.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+        found = self.watermarks[: len(partitions)]
+        for each in found:
+            if isinstance(each, Exception):
+                self.watermarks.remove(each)
+                raise each
+        last = partitions[0].offset == OFFSET_END
+        if last:
+            del self.watermarks[: len(partitions)]
+        pairs = zip(partitions, found, strict=True)
+        return [TopicPartition(it.topic, it.partition, both[last]) for it, both in pairs if isinstance(both, tuple)]
 
     def list_topics(self, timeout: float) -> Any:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

@@ -16,7 +16,7 @@ from tests.stores.simulated_kafka import FedStore, Log, kafka_settings
 from tests.unit.stores.kafka.fake_client import FakeClient, FakeMessage
 
 P, Q = ("orders", 0), ("orders", 1)
-LIMITS = ConsumerLimits(reset=0.0)
+LIMITS = ConsumerLimits(reset=0.0, gather=0.0, uncommitted=0.0)
 
 
 class Group:
@@ -58,8 +58,9 @@ def end(offset, name=P):
     return FakeMessage(*name, offset, KafkaError(KafkaError._PARTITION_EOF))
 
 
-def refused(name=P):
-    return FakeMessage(*name, -1001, KafkaError(KafkaError._AUTO_OFFSET_RESET))
+def refused(offset=-1001, name=P):
+    """The brokers do not have this offset; -1001: nothing is committed."""
+    return FakeMessage(*name, offset, KafkaError(KafkaError._AUTO_OFFSET_RESET))
 
 
 @pytest.fixture
@@ -106,6 +107,18 @@ def test_a_partition_is_paused_while_its_share_of_the_buffer_is_full(start):
     assert group.client.calls[-2:] == [("resume", [(*P, 4)]), ("seek", [(*P, 4)])]
 
 
+@pytest.mark.parametrize("buffer", [BufferSettings(records=80), BufferSettings(size=80 * 11)])
+def test_no_batch_fills_the_buffer_with_the_records_of_one_partition(start, buffer):
+    """Each of these has 11 bytes, so the share of each partition is 40 records."""
+    group = start(P, Q, buffer=buffer)
+    assert next(iter(records(0))).value() == b"{}"
+    group.client.put(*records(*range(200)))
+    group.client.put(lambda: None)
+    group.client.wait()
+    taken = group.client.calls[[call for call, _ in group.client.calls].index("pause")]
+    assert taken[0] == "pause" and taken[1][0][2] <= 50
+
+
 def test_a_partition_that_was_paused_when_it_was_taken_is_read_when_it_is_given_again(start):
     """The client keeps a pause beyond the assignment."""
     group = start(P, buffer=BufferSettings(records=1))
@@ -149,16 +162,57 @@ def test_a_reset_waits_for_the_brokers_without_the_lock_and_is_tried_again(start
     group.client.watermarks += [KafkaException(KafkaError(KafkaError._TIMED_OUT)), (3, 9)]
     group.feed(refused())
     group.client.wait()
-    assert (len(free), group.store.partitions[P].offsets.position) == (2, 3)
+    assert (len(free), group.store.partitions[P].offsets.position) == (3, 3), (
+        "it was asked once in vain, and then for both ends"
+    )
     assert group.client.calls[-2:] == [("incremental_assign", [(*P, 3)]), ("resume", [(*P, 3)])]
 
 
-@pytest.mark.parametrize("reset, position", [("earliest", 3), ("latest", 9)])
+@pytest.mark.parametrize("reset, position", [("earliest", 3), ("latest", 9), ("Latest", 9)])
 def test_a_partition_without_a_committed_offset_is_read_from_where_the_user_wants(start, reset, position):
     group = start(P, kafka={"auto.offset.reset": reset})
     group.client.watermarks.append((3, 9))
     group.feed(refused())
     assert (group.offset(), group.seen(OffsetReset)) == (position, [])
+    assert group.client.committed_offsets[P][0] == position, "otherwise the next owner would begin at a later end"
+
+
+@pytest.mark.parametrize("strategy", ["cooperative-sticky", "range"])
+def test_a_refusal_from_before_a_reset_skips_and_drops_nothing(start, strategy):
+    """An eager client that reads one partition from another offset asks again for all that have no position yet."""
+    group = start(P, Q, kafka={"auto.offset.reset": "latest", "partition.assignment.strategy": strategy})
+    group.client.watermarks.append((0, 9))
+    group.feed(refused())
+    group.feed(*records(9, 10))
+    leases = group.claim()
+    group.client.watermarks.append((0, 11))
+    group.feed(refused())
+    assert group.client.watermarks == [(0, 11)], "there is nothing to ask"
+    assert (group.store.partitions[P].offsets.position, group.seen(OffsetReset)) == (11, [])
+    assert group.store.settle([success(lease) for lease in leases]) == []
+    group.client.wait()
+    assert group.client.committed_offsets[P][0] == 11
+
+
+def test_partitions_that_are_refused_together_are_read_on_together(start):
+    group = start(P, Q, kafka={"partition.assignment.strategy": "range"})
+    group.client.watermarks += [(3, 9), (4, 9)]
+    questions = []
+    group.client.on_watermarks = lambda: questions.append(True)
+    group.feed(refused(), refused(name=Q))
+    assert len(questions) == 2, "one for each end of both"
+    assert [each for each in group.client.calls if each[0] == "assign"] == [("assign", [(*P, 3), (*Q, 4)])]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_records_that_are_there_are_run_when_those_before_them_are_deleted(start, reset):
+    group = start(kafka={"auto.offset.reset": reset})
+    group.client.committed_offsets[P] = (2, "")
+    group.give(P)
+    group.client.watermarks.append((5, 9))
+    group.feed(refused(2))
+    assert [(event.wanted, event.now) for event in group.seen(OffsetReset)] == [(2, 5)]
+    assert group.store.partitions[P].offsets.position == 5
 
 
 def test_a_topic_that_was_made_anew_is_read_from_its_beginning(start):
@@ -168,7 +222,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(start):
     group.feed(*records(100))
     (lease,) = group.claim()
     group.client.watermarks.append((0, 5))
-    group.feed(refused())
+    group.feed(refused(101))
     group.feed(*records(0, 1))
     assert len(group.seen(OffsetReset)) == 1
     assert group.store.settle([success(lease)]) == [lease.id]
@@ -191,6 +245,17 @@ def test_what_is_done_is_committed_before_a_partition_is_given_up(start):
     assert group.client.commits == [{P: 1}]
     assert group.store.settle([success(leases[1])]) == [leases[1].id]
     assert [event.undone for event in group.seen(PartitionsRevoked)] == [1]
+
+
+def test_failing_commits_are_no_problem_any_more_once_their_partitions_are_lost(start):
+    group = start(P)
+    group.client.commit_error = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
+    group.feed(*records(0), end(1))
+    group.client.wait()
+    assert [problem.kind for problem in group.consumer.problems()] == ["commits"]
+    group.feed(lambda: group.client.rebalance("on_lost", [P]))
+    group.client.wait()
+    assert group.consumer.problems() == []
 
 
 def test_nothing_is_committed_of_a_lost_partition(start):
@@ -237,3 +302,24 @@ def test_a_supervisor_that_stops_during_a_rebalance_commits_at_once_what_is_done
     with group.store.transaction():
         assert group.consumer.stop(10)
     assert group.client.commits[0] == {P: 1}
+
+
+def test_a_supervisor_waits_for_partitions_until_the_group_has_given_some(start):
+    """`run --drain` would end before: a cooperative group gives a new member none at first."""
+    group = start()
+    assert not group.consumer.membership.joined
+    group.give()
+    assert not group.consumer.membership.joined
+    group.give(P)
+    assert group.consumer.membership.joined
+    group.client.put(lambda: group.client.rebalance("on_revoke", [P]))
+    group.client.wait()
+    assert not group.consumer.membership.joined
+
+
+def test_with_the_group_protocol_of_kafka_4_the_client_has_no_strategy_and_resets_one_partition(start):
+    group = start(P, Q, kafka={"group.protocol": "consumer"})
+    assert "partition.assignment.strategy" not in group.client.conf
+    group.client.watermarks.append((40, 50))
+    group.feed(refused())
+    assert [name for name, _ in group.client.calls[-3:]] == ["incremental_unassign", "incremental_assign", "resume"]

@@ -396,6 +396,49 @@ def test_a_partition_that_is_assigned_again_runs_its_undone_records_under_other_
     assert (offset(store), len(claim(store))) == (2, 1)
 
 
+def test_an_acceptance_of_an_earlier_assignment_is_stale(store):
+    """However often the dead letter was claimed in both."""
+    (id,) = feed(store, b"a")
+    store.settle([dead(lease) for lease in claim(store)])
+    earlier = store.claim_dead_letters(10, TTL)
+    store.lose(P)
+    store.assign(P)
+    store.fetch(P)
+    store.settle([dead(lease) for lease in claim(store)])
+    claimed = store.claim_dead_letters(10, TTL)
+    assert store.mark_accepted(earlier, "dlq") == store.postpone(earlier, 5.0) == [id]
+    assert (offset(store), store.mark_accepted(claimed, "dlq"), offset(store)) == (0, [], 1)
+
+
+def read_again_from_the_first(store):
+    """Run two records of one key, of which the second fails and is kept to be shown, and lose the partition before a commit: then the
+    second waits for the first once more. Return the lease that the second had."""
+    feed(store, b"a", b"a")
+    store.settle([success(lease) for lease in claim(store)])
+    (second,) = claim(store)
+    store.settle([dead(second, dead_letter=False)])
+    store.lose(P)
+    store.assign(P)
+    store.fetch(P)
+    return second
+
+
+def test_a_late_report_of_an_earlier_assignment_changes_nothing(store):
+    second = read_again_from_the_first(store)
+    (first,) = claim(store)
+    store.keep_reports([JobReport(second.id, second.token, None, '{"attempt":1,"cut":0,"lines":["x"]}')])
+    assert (claim(store), offset(store), len(store.state.assignment.records)) == ([], 0, 2)
+    store.settle([success(first)])
+    assert (ids(claim(store)), offset(store)) == ([second.id], 1)
+
+
+def test_giving_up_does_not_wait_for_a_job_that_ended_in_an_earlier_assignment(store):
+    read_again_from_the_first(store)
+    with given_up(store, 60.0) as committable:
+        pass
+    assert committable == [0]
+
+
 # ended jobs that can be shown
 
 

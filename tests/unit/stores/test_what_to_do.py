@@ -1,0 +1,48 @@
+"""What to do about paused queues and retries, where the jobs are in the memory of a supervisor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.stores.problems import problems
+from supervisor.stores.waiting import waiting_because
+
+AT = "2026-01-01T00:00:00+00:00"
+
+
+def status(partitions: list[Any], *, paused: bool) -> dict[str, Any]:
+    row = {
+        "host": "box", "pid": 7, "state": "running", "seen_at": AT, "lease_ttl": 30.0, "queues": None, "handlers": ["work"],
+        "missing_handlers": [], "problems": [], "sinks": [], "partitions": partitions, "spent_budgets": [],
+    }  # fmt: skip
+    queue = {"queue": "orders", "queue_size": 1, "retry_queue_size": 0, "scheduled": 0, "paused": paused}
+    return {"at": AT, "supervisors": [row], "queues": [queue], "sinks": []}
+
+
+@pytest.mark.parametrize(
+    ("partitions", "how"),
+    [
+        ([], "resume it with: supervisor queues resume orders"),
+        ([{"topic": "orders"}], "resume it with: the HTTP API of this supervisor, POST /api/queues/orders/resume"),
+    ],
+)
+def test_a_paused_queue_is_resumed_where_it_can_be(partitions: list[Any], how: str) -> None:
+    (found,) = problems(status(partitions, paused=True))
+    assert found.what_to_do == how
+
+
+@pytest.mark.parametrize(
+    ("partitions", "how"),
+    [
+        ([], "run it now with: supervisor jobs retry 5"),
+        ([{"topic": "orders"}], "run it now with: POST /api/jobs/5/retry"),
+    ],
+)
+def test_a_retry_is_run_now_where_it_can_be(partitions: list[Any], how: str) -> None:
+    job = {
+        "id": 5, "state": "scheduled", "queue": "orders", "handler": "work", "due_at": "2026-01-01T00:00:09+00:00",
+        "expired_count": 0, "retries": 1, "max_retries": 3, "errors": [{"cause": "exception"}], "missing_sinks": [],
+    }  # fmt: skip
+    assert (waiting_because(job, status(partitions, paused=False)) or "").endswith(how)
