@@ -19,14 +19,14 @@ JOIN = 20.0
 
 def problems(chaos: Chaos, folder: Path, *, keeps_metadata: bool) -> Iterator[str]:
     """Check everything. `keeps_metadata` is whether the broker returns the metadata of a commit."""
-    claims, supervisors = claims_in(folder)
+    claims = claims_in(folder)
     yield from chaos.watcher.problems
     for place in chaos.watcher.passed_at.keys() - chaos.watcher.dead_letters.keys():
         yield f"the offset of {place} was committed before it was done"
     yield from _lost(chaos)
     yield from _changed(chaos)
     yield from _out_of_order(chaos, claims)
-    yield from _at_once(chaos, claims, supervisors)
+    yield from _at_once(chaos, claims)
     yield from _repeated(chaos, keeps_metadata)
     yield from _broken(chaos)
 
@@ -65,8 +65,9 @@ def _out_of_order(chaos: Chaos, claims: dict[int, list[Claim]]) -> Iterator[str]
             last[line] = claim.offset
 
 
-def _at_once(chaos: Chaos, claims: dict[int, list[Claim]], supervisors: dict[int, int]) -> Iterator[str]:
+def _at_once(chaos: Chaos, claims: dict[int, list[Claim]]) -> Iterator[str]:
     """No two records of a key run at once in one supervisor, unless they are of two assignments."""
+    supervisors = chaos.supervisors
     epochs: dict[tuple[int, int, int], set[int]] = defaultdict(set)
     for supervisor, ours in claims.items():
         for claim in ours:
@@ -74,10 +75,10 @@ def _at_once(chaos: Chaos, claims: dict[int, list[Claim]], supervisors: dict[int
     running: dict[tuple[int, int, bytes], list[tuple[Entry, Entry]]] = defaultdict(list)
     started: dict[tuple[int, tuple[int, int]], Entry] = {}
     for entry in chaos.journal.entries:
-        sent, pid = chaos.load.sent.get(entry.place), supervisors.get(entry.forkserver)
+        sent, pid = chaos.load.sent.get(entry.place), supervisors[entry.forkserver]
         if entry.what == "start":
             started[entry.pid, entry.place] = entry
-        elif sent is not None and sent.key is not None and pid is not None:
+        elif sent is not None and sent.key is not None:
             running[pid, entry.partition, sent.key].append((started[entry.pid, entry.place], entry))
     for (pid, partition, key), attempts in running.items():
         attempts.sort(key=lambda attempt: attempt[0].at)
