@@ -264,12 +264,12 @@ class GroupConsumer:
         refused = {it: asked for it, asked in refused.items() if assigned.get((it.topic, it.number)) is it}
         # Others were refused before they were reset: an eager client asks again for all that had no position then.
         real = [it for it, asked in refused.items() if (at := it.offsets.position) is None or asked >= at]
-        bounds = {} if self._on_error else self._bounds(real)
+        ends = {} if self._on_error else self._ends(real)
         moved = [partition for partition in refused if partition not in real]
         for partition in real:
             if self._on_error:
                 self._refuse(partition)
-            elif (found := bounds.get((partition.topic, partition.number))) is not None:
+            elif (found := ends.get((partition.topic, partition.number))) is not None:
                 moved.append(self._reset(partition, *found))
             else:
                 self._refused[partition] = refused[partition]
@@ -277,7 +277,7 @@ class GroupConsumer:
         if moved:
             self._read_from(moved)
 
-    def _bounds(self, partitions: Sequence[Partition]) -> Mapping[tuple[str, int], tuple[int, int]]:
+    def _ends(self, partitions: Sequence[Partition]) -> Mapping[tuple[str, int], tuple[int, int]]:
         """Return the first offset and the one behind the last of each partition of which the brokers give both."""
         answers: list[dict[tuple[str, int], int]] = []
         try:

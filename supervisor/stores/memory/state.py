@@ -124,7 +124,7 @@ class MemoryState:
         self.counts: Counter[tuple[str, int, JobState]] = Counter()
         self._ready: dict[tuple[str, int], list[Entry]] = {}
         self._offered: dict[tuple[str, int], list[Entry]] = {}
-        """Those that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
+        """The jobs that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
         self._scheduled: list[tuple[int, int]] = []
         self._in_flight: set[int] = set()
         self._sequence = 0
