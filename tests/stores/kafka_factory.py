@@ -61,6 +61,10 @@ class JoinedGroup:
 
     joined = True
 
+    @property
+    def membership(self) -> JoinedGroup:
+        return self
+
     def start(self) -> None:
         pass
 
@@ -77,7 +81,6 @@ class ReadAtOnce(FedStore):
         self._factory = factory
         self.numbers = factory.numbers
         self.enqueue = self.enqueue_rows
-        self._consumer = JoinedGroup()  # type: ignore[assignment]
         self._get = self.get
         self.get = self.get_kept
 
@@ -85,6 +88,7 @@ class ReadAtOnce(FedStore):
         member = self._factory.member = self._factory.member or self
         if member is not self:
             raise Unsupported("share its jobs with another supervisor", "")
+        self._consumer = JoinedGroup()  # type: ignore[assignment]
         return super().join(owner, host, pid, sinks)
 
     def enqueue_rows(self, rows: Sequence[EnqueueRow]) -> list[int]:
