@@ -28,6 +28,10 @@ from supervisor.stores.records import (
 from supervisor.stores.sinks import Sinks, sinks_text
 
 
+MAX_STALE = 1000
+"""Entries of heaps, besides twice the number of jobs, that may be out of date."""
+
+
 @dataclass(slots=True)
 class DeadLetterRecord:
     due_at: int
@@ -248,6 +252,15 @@ class MemoryState:
         kept: Iterable[JobRecord] = [job for id, job in self.jobs.items() if id not in before]
         restored = [job for job in before.values() if job is not None]
         self.jobs = {job.id: job for job in sorted([*kept, *restored], key=attrgetter("id"))}
+        self._file_all()
+
+    def forget_stale_entries(self) -> None:
+        """Make the heaps anew if most of their entries are out of date: those of a queue from which nothing is taken stay otherwise."""
+        entries = len(self._scheduled) + sum(len(heap) for heap in self._ready.values())
+        if entries > 2 * len(self.jobs) + MAX_STALE:
+            self._file_all()
+
+    def _file_all(self) -> None:
         for index in (self.counts, self._ready, self._scheduled, self._in_flight):
             index.clear()
         for job in self.jobs.values():
