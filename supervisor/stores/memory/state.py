@@ -27,7 +27,6 @@ from supervisor.stores.records import (
 )
 from supervisor.stores.sinks import Sinks, sinks_text
 
-
 MAX_STALE = 1000
 """Entries of heaps, besides twice the number of jobs, that may be out of date."""
 
