@@ -20,9 +20,9 @@ from supervisor.config.kafka import KafkaSettings
 from supervisor.kafka_client import client_settings, headers_of
 from supervisor.kafka_errors import ErrorTexts
 from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
-from supervisor.stores.kafka.bounds import bounds_of
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
+from supervisor.stores.kafka.ends import ends_of
 from supervisor.stores.kafka.figures import Figures
 from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
@@ -263,12 +263,12 @@ class GroupConsumer:
         refused = {it: asked for it, asked in refused.items() if assigned.get((it.topic, it.number)) is it}
         # Others were refused before they were reset: an eager client asks again for all that had no position then.
         real = [it for it, asked in refused.items() if (at := it.offsets.position) is None or asked >= at]
-        bounds = {} if self._on_error else self._bounds(real)
+        ends = {} if self._on_error else self._ends(real)
         moved = [partition for partition in refused if partition not in real]
         for partition in real:
             if self._on_error:
                 self._refuse(partition)
-            elif (found := bounds.get((partition.topic, partition.number))) is not None:
+            elif (found := ends.get((partition.topic, partition.number))) is not None:
                 moved.append(self._reset(partition, *found))
             else:
                 self._refused[partition] = refused[partition]
@@ -276,9 +276,9 @@ class GroupConsumer:
         if moved:
             self._read_from(moved)
 
-    def _bounds(self, partitions: Sequence[Partition]) -> Mapping[tuple[str, int], tuple[int, int]]:
+    def _ends(self, partitions: Sequence[Partition]) -> Mapping[tuple[str, int], tuple[int, int]]:
         try:
-            return bounds_of(self._client, partitions, self._limits.ask)
+            return ends_of(self._client, partitions, self._limits.ask)
         except KafkaException as error:
             self._client_failed(error.args[0])
             return {}

@@ -9,7 +9,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartiti
 from supervisor.stores.kafka.partitions import Partition
 
 
-def bounds_of(
+def ends_of(
     client: Consumer, partitions: Sequence[Partition], timeout: float
 ) -> Mapping[tuple[str, int], tuple[int, int]]:
     """Return both of each partition for which the brokers give them. All are asked for at once, since each answer comes behind that
