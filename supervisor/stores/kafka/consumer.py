@@ -14,16 +14,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any, NamedTuple
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    OFFSET_INVALID,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from supervisor.config.kafka import KafkaSettings
 from supervisor.kafka_client import client_settings, headers_of
@@ -32,6 +23,7 @@ from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, Parti
 from supervisor.stores.kafka.client_check import is_cooperative, usual_settings
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
+from supervisor.stores.kafka.ends import ends_of
 from supervisor.stores.kafka.figures import Figures
 from supervisor.stores.kafka.ids import job_ids
 from supervisor.stores.kafka.membership import Membership
@@ -84,6 +76,7 @@ class GroupConsumer:
         self._commits = Commits(self._client, state, settings.commit_interval, emit, texts)
         self.figures = Figures(self._client, state, self._job_id, emit)
         self._stopping = threading.Event()
+        self._stop_until = math.inf
         self._ended = False
         self._refused: dict[Partition, int] = {}  # and the offset that was asked for, or a negative one
         self._reset_due = 0.0
@@ -120,10 +113,14 @@ class GroupConsumer:
             self._thread = start_thread(self._run, "kafka-consumer")
 
     def stop(self, timeout: float) -> bool:
-        """Commit what is done, and leave the group. Return False if the brokers did not answer within `timeout` seconds."""
+        """Commit what is done, and leave the group. Return False if the brokers have not answered within `timeout` seconds of the
+        first call."""
+        if not self._stopping.is_set():
+            self._stop_until = time.monotonic() + timeout
         self._stopping.set()
         self._state.woke()
-        return self._thread is None or self._state.wait_until(lambda: self._ended, timeout)
+        left = max(0.0, self._stop_until - time.monotonic())
+        return self._thread is None or self._state.wait_until(lambda: self._ended, left)
 
     def problems(self) -> list[Problem]:
         """Return what goes wrong in the group although the brokers answer."""
@@ -255,8 +252,8 @@ class GroupConsumer:
             self._client_failed(error)
 
     def _reset_refused(self) -> None:
-        """Reset the partitions whose next offset the brokers have refused: without the lock, since it takes an answer of theirs. All
-        are asked for at once, since nothing is polled meanwhile, and each answer comes behind that to a fetch."""
+        """Reset the partitions whose next offset the brokers have refused: without the lock, since it takes an answer of theirs, and
+        all at once, since nothing is polled meanwhile."""
         if not self._refused or time.monotonic() < self._reset_due:
             return
         refused, self._refused = self._refused, {}
@@ -278,18 +275,11 @@ class GroupConsumer:
             self._read_from(moved)
 
     def _ends(self, partitions: Sequence[Partition]) -> Mapping[tuple[str, int], tuple[int, int]]:
-        """Return the first offset and the one behind the last of each partition of which the brokers give both."""
-        answers: list[dict[tuple[str, int], int]] = []
         try:
-            for end in (OFFSET_BEGINNING, OFFSET_END):
-                asked = [TopicPartition(it.topic, it.number, end) for it in partitions]
-                found = self._client.offsets_for_times(asked, timeout=self._limits.ask) if asked else []
-                answers.append({(it.topic, it.partition): it.offset for it in found if it.error is None})
+            return ends_of(self._client, partitions, self._limits.ask)
         except KafkaException as error:
             self._client_failed(error.args[0])
             return {}
-        low, high = answers
-        return {name: (low[name], high[name]) for name in low.keys() & high.keys()}
 
     def _refuse(self, partition: Partition) -> None:
         wanted = partition.offsets.position

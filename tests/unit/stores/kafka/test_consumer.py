@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -291,6 +292,20 @@ def test_a_supervisor_that_stops_commits_at_once_what_is_done(start):
     with group.store.transaction():
         assert group.consumer.stop(10)
     assert (group.client.commits, group.client.closed.is_set()) == ([{P: 1}], True)
+
+
+def test_brokers_that_do_not_answer_are_awaited_once(start):
+    """A store that is left is closed next."""
+    group = start(P)
+    answers = threading.Event()
+    group.client.put(lambda: answers.wait(10))
+    assert not group.consumer.stop(0.001)
+    started = time.monotonic()
+    assert not group.consumer.stop(5)
+    assert time.monotonic() - started < 2
+    answers.set()
+    group.consumer._thread.join(10)
+    assert group.consumer.stop(5)
 
 
 def test_a_supervisor_that_stops_during_a_rebalance_commits_at_once_what_is_done(start):
