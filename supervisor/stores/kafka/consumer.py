@@ -324,6 +324,7 @@ class GroupConsumer:
 
     def _on_assign(self, client: Consumer, given: Sequence[TopicPartition]) -> None:
         self.joined = True
+        self.connection.answered()
         committed = self._committed(given)
         with self._state.lock:
             for each in given:
@@ -354,6 +355,7 @@ class GroupConsumer:
         }
 
     def _on_revoke(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
+        self.connection.answered()  # otherwise the outcomes of an outage that this ends could not be settled in time
         self._give_up(_found(self._state, taken))
 
     def _give_up(self, partitions: Sequence[Partition]) -> None:

@@ -9,11 +9,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from supervisor.config.kafka import BufferSettings
+from supervisor.errors import StoreUnavailable
 from supervisor.kafka_events import OffsetReset, PartitionsRevoked
 from supervisor.stores.kafka import consumer as consumer_module
 from supervisor.stores.kafka.consumer import ConsumerLimits, GroupConsumer
 from tests.stores.factories import Clock, success, take
 from tests.stores.simulated_kafka import FedStore, Log, kafka_settings
+from tests.system.command import wait_for
 from tests.unit.stores.kafka.fake_client import FakeClient, FakeMessage
 
 P, Q = ("orders", 0), ("orders", 1)
@@ -246,6 +248,29 @@ def test_what_is_done_is_committed_before_a_partition_is_given_up(start):
     assert group.client.commits == [{P: 1}]
     assert group.store.settle([success(leases[1])]) == [leases[1].id]
     assert [event.undone for event in group.seen(PartitionsRevoked)] == [1]
+
+
+def test_outcomes_of_an_outage_are_settled_in_the_rebalance_that_ends_it(start):
+    group = start(P, commit_interval=1000.0, revoke_timeout=60.0)
+    group.store.state.require_available = group.consumer.connection.require
+    group.feed(*records(0))
+    outcomes = [success(lease) for lease in group.claim()]
+    group.feed(group.consumer.connection.ask)
+    with pytest.raises(StoreUnavailable):
+        group.store.settle(outcomes)
+    began = threading.Event()
+    group.client.put(lambda: (began.set(), group.client.rebalance("on_revoke", [P])))
+    assert began.wait(10)
+    wait_for(lambda: _taken(group.store, outcomes), 10)
+    group.client.wait()
+    assert group.client.commits == [{P: 1}]
+
+
+def _taken(store, outcomes):
+    try:
+        assert store.settle(outcomes) == []
+    except StoreUnavailable as error:
+        raise AssertionError(str(error)) from None
 
 
 def test_failing_commits_are_no_problem_any_more_once_their_partitions_are_lost(start):
