@@ -142,6 +142,8 @@ class GroupConsumer:
         except Exception as error:
             logger.exception("the consumer of Kafka ended by an error of its own; no further record is read")
             self.connection.broken(f"its consumer has ended: {type(error).__name__}: {error}; restart the supervisor")
+            with suppress(Exception):
+                self._client.close()  # otherwise it would keep its partitions for `max.poll.interval.ms`
         finally:
             self._ended = True
             self._state.woke()

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from supervisor.config.kafka import BufferSettings
-from supervisor.errors import StoreUnavailable
+from supervisor.errors import StoreBroken, StoreUnavailable
 from supervisor.kafka_events import OffsetReset, PartitionsRevoked
 from supervisor.stores.kafka import consumer as consumer_module
 from supervisor.stores.kafka.consumer import ConsumerLimits, GroupConsumer
@@ -306,6 +306,19 @@ def test_a_partition_that_is_taken_and_given_again_while_a_batch_is_read_loses_n
     assert group.store.partitions[P].offsets.position == 3
     group.feed(*records(3, 7))
     assert len(group.claim()) == 2
+
+
+def test_a_consumer_that_ends_by_an_error_leaves_the_group(start):
+    """Others take over its partitions."""
+
+    def fail():
+        raise RuntimeError("a defect")
+
+    group = start(P)
+    group.client.put(fail)
+    assert group.client.closed.wait(10)
+    with pytest.raises(StoreBroken, match="a defect; restart the supervisor"):
+        group.consumer.connection.require()
 
 
 def test_a_supervisor_that_stops_commits_at_once_what_is_done(start):
