@@ -36,7 +36,9 @@ def test_values_that_are_no_json_become_dead_letters_as_they_were_and_the_others
         assert headers["x-error-reason"].startswith(b"rejected: ") and headers["x-retry-attempt"] == b"1"
 
 
-def test_a_record_whose_headers_the_client_can_not_read_becomes_a_dead_letter_without_them(supervised: Supervised) -> None:
+def test_a_record_whose_headers_the_client_can_not_read_becomes_a_dead_letter_without_them(
+    supervised: Supervised,
+) -> None:
     supervised.broker.create_topic(f"{supervised.topic}.dlq")
     produce_with_header(supervised.broker.bootstrap, supervised.topic, b'{"a": 1}', b"\xff")
     supervised.produce(1)

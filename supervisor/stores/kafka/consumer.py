@@ -55,7 +55,9 @@ NOT_JOINED = (
     "look at the log of the brokers, and whether other members of the group hang; a new member waits for all of them"
 )
 _BROKERS_DOWN = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
-_USUAL = {"auto.offset.reset": "earliest", "partition.assignment.strategy": "cooperative-sticky"}
+_STRATEGY = "partition.assignment.strategy"
+"""It can't be set where the brokers assign the partitions: `group.protocol: consumer`."""
+_USUAL = {"auto.offset.reset": "earliest", _STRATEGY: "cooperative-sticky"}
 """Settings of the client that the user may set, and whose defaults are other ones here."""
 
 
@@ -71,7 +73,8 @@ class GroupConsumer:
         self._settings, self._state, self._emit, self._limits = settings, state, emit, limits
         reset, strategy = (str(settings.kafka.get(key, usual)).lower() for key, usual in _USUAL.items())
         self._at_end, self._on_error = reset in ("latest", "largest", "end"), reset == "error"
-        self._cooperative = "cooperative" in strategy
+        self._assigned_by_brokers = str(settings.kafka.get("group.protocol")).lower() == "consumer"
+        self._cooperative = self._assigned_by_brokers or "cooperative" in strategy
         self._numbers = topic_numbers(settings.topics)
         self._epochs = count(1)
         self._texts = texts = ErrorTexts(settings.bootstrap, settings.kafka)
@@ -90,8 +93,9 @@ class GroupConsumer:
 
     def _client_settings(self) -> dict[str, Any]:
         settings = self._settings
+        usual = {key: value for key, value in _USUAL.items() if not (self._assigned_by_brokers and key == _STRATEGY)}
         return {
-            **_USUAL,
+            **usual,
             **client_settings(settings.bootstrap, settings.kafka),
             "group.id": settings.group,
             "enable.auto.commit": False,
