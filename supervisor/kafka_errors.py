@@ -32,6 +32,12 @@ _REMEDIES: Mapping[str, str] = {
     "TOPIC_AUTHORIZATION_FAILED": _DENIED % "this topic",
     "GROUP_AUTHORIZATION_FAILED": _DENIED % "read as this group",
     "CLUSTER_AUTHORIZATION_FAILED": _DENIED % "use the cluster (IdempotentWrite, before Kafka 2.8)",
+    "INCONSISTENT_GROUP_PROTOCOL": "other members of the group have another partition.assignment.strategy, which is range,roundrobin "
+    "in most clients; stop them, set the same below kafka, or use a new group",
+    "INVALID_SESSION_TIMEOUT": "the brokers do not allow this session.timeout.ms; write one between their group.min.session.timeout.ms "
+    "and group.max.session.timeout.ms",
+    "GROUP_MAX_SIZE_REACHED": "the group has as many members as the brokers allow (group.max.size); stop some, or raise it",
+    "FENCED_INSTANCE_ID": "another member of the group has the same group.instance.id; give each supervisor one of its own",
     "SASL_AUTHENTICATION_FAILED": _LOGIN,
     "UNSUPPORTED_SASL_MECHANISM": _LOGIN,
     "_AUTHENTICATION": _LOGIN,

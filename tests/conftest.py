@@ -21,7 +21,7 @@ settings.load_profile("any machine")
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """More than there are cores: most tests wait for processes."""
-    return 3 * (os.cpu_count() or 1) // 2
+    return 2 * (os.cpu_count() or 1)
 
 
 @pytest.fixture(autouse=True)

@@ -49,7 +49,7 @@ _NUMBERS = {
     "ms": "milliseconds, such as 6000", "bytes": "bytes, such as 1000000", "kbytes": "kilobytes, such as 1000",
     "messages": "such as 1000",
 }  # fmt: skip
-"""The last words of keys of librdkafka that are numbers. It reads "6s" as 6, without an error."""
+"""The ends of keys of librdkafka that are numbers. It reads "6s" as 6, without an error."""
 _NUMBER_AND_MORE = re.compile(r"[+-]?\d+(?!\.?\d*$).+")
 _CALLBACKS = frozenset({"on_commit", "on_delivery", "logger", "default.topic.config"})
 

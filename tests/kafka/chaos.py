@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import threading
 import time
@@ -201,6 +202,12 @@ class Chaos:
     @property
     def logs(self) -> str:
         return "".join(run.log for run in self._command.runs)
+
+    @property
+    def supervisors(self) -> dict[int, int]:
+        """The supervisor of each forkserver, by their pids."""
+        started = re.compile(r"forkserver started \(pid (\d+)\)")
+        return {int(pid): run.pid for run in self._command.runs for pid in started.findall(run.log)}
 
     def _all_is_committed(self) -> None:
         self._keep_running()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,15 +19,16 @@ JOIN = 20.0
 
 def problems(chaos: Chaos, folder: Path, *, keeps_metadata: bool) -> Iterator[str]:
     """Check everything. `keeps_metadata` is whether the broker returns the metadata of a commit."""
-    claims, supervisors = claims_in(folder)
+    claims = claims_in(folder)
     yield from chaos.watcher.problems
     for place in chaos.watcher.passed_at.keys() - chaos.watcher.dead_letters.keys():
         yield f"the offset of {place} was committed before it was done"
     yield from _lost(chaos)
     yield from _changed(chaos)
     yield from _out_of_order(chaos, claims)
-    yield from _at_once(chaos, claims, supervisors)
+    yield from _at_once(chaos, claims)
     yield from _repeated(chaos, keeps_metadata)
+    yield from _broken(chaos)
 
 
 def _lost(chaos: Chaos) -> Iterator[str]:
@@ -63,8 +65,9 @@ def _out_of_order(chaos: Chaos, claims: dict[int, list[Claim]]) -> Iterator[str]
             last[line] = claim.offset
 
 
-def _at_once(chaos: Chaos, claims: dict[int, list[Claim]], supervisors: dict[int, int]) -> Iterator[str]:
+def _at_once(chaos: Chaos, claims: dict[int, list[Claim]]) -> Iterator[str]:
     """No two records of a key run at once in one supervisor, unless they are of two assignments."""
+    supervisors = chaos.supervisors
     epochs: dict[tuple[int, int, int], set[int]] = defaultdict(set)
     for supervisor, ours in claims.items():
         for claim in ours:
@@ -72,10 +75,10 @@ def _at_once(chaos: Chaos, claims: dict[int, list[Claim]], supervisors: dict[int
     running: dict[tuple[int, int, bytes], list[tuple[Entry, Entry]]] = defaultdict(list)
     started: dict[tuple[int, tuple[int, int]], Entry] = {}
     for entry in chaos.journal.entries:
-        sent, pid = chaos.load.sent.get(entry.place), supervisors.get(entry.forkserver)
+        sent, pid = chaos.load.sent.get(entry.place), supervisors[entry.forkserver]
         if entry.what == "start":
             started[entry.pid, entry.place] = entry
-        elif sent is not None and sent.key is not None and pid is not None:
+        elif sent is not None and sent.key is not None:
             running[pid, entry.partition, sent.key].append((started[entry.pid, entry.place], entry))
     for (pid, partition, key), attempts in running.items():
         attempts.sort(key=lambda attempt: attempt[0].at)
@@ -98,6 +101,15 @@ def _repeated(chaos: Chaos, keeps_metadata: bool) -> Iterator[str]:
             latest = first + COMMIT_INTERVAL + SLACK if keeps_metadata else second
             if not any(at <= latest and first - SLACK <= until for at, until in spans):
                 yield f"record {place} has ended {len(times)} times, at {times}, for no fault between"
+
+
+def _broken(chaos: Chaos) -> Iterator[str]:
+    """No supervisor has an error of its own; each exits with 0, or is killed."""
+    for line in chaos.logs.splitlines():
+        if "Traceback" in line or "error of its own" in line or "internal error" in line:
+            yield line
+    if wrong := chaos.codes.keys() - {0, -signal.SIGKILL}:
+        yield f"supervisors have ended with {wrong}"
 
 
 def repeats(chaos: Chaos) -> int:

@@ -1,7 +1,7 @@
 """The load of the chaos test: its handler, its producer, and the files in which both record what they did.
 
 The journal has a line for each start of the handler and each end, `start|end|fail partition offset attempt pid forkserver
-monotonic`; a file per supervisor has its forkservers and its claims. Every line is one write, so it is in the file as a whole or
+monotonic`; a file per supervisor has its claims. Every line is one write, so it is in the file as a whole or
 not at all.
 """
 
@@ -28,7 +28,7 @@ UNDECODABLE = (None, b"", b"\x80", b"{")
 PLUGIN = r"""
 import json, os, time
 from supervisor import handler, hookimpl
-from supervisor.events import ForkserverStarted, JobsClaimed
+from supervisor.events import JobsClaimed
 
 JOURNAL = os.path.abspath("journal")
 
@@ -49,9 +49,7 @@ def supervisor_events(events):
     lines = []
     for event in events:
         if isinstance(event, JobsClaimed):
-            lines += [["claim", lease.id, lease.token] for lease in event.leases]
-        elif isinstance(event, ForkserverStarted):
-            lines.append(["forkserver", event.pid, 0])
+            lines += [[lease.id, lease.token] for lease in event.leases]
     if lines:
         write(f"claims-{os.getpid()}", lines)
 
@@ -120,19 +118,15 @@ class Journal:
         self.ended |= {entry.place for entry in new if entry.what == "end"}
 
 
-def claims_in(folder: Path) -> tuple[dict[int, list[Claim]], dict[int, int]]:
-    """Return the claims of each supervisor, in order, and the supervisor of each forkserver, by their pids."""
+def claims_in(folder: Path) -> dict[int, list[Claim]]:
+    """Return the claims of each supervisor, by its pid, in order."""
     claims: dict[int, list[Claim]] = {}
-    supervisors: dict[int, int] = {}
     for file in folder.glob("claims-*"):
-        pid = int(file.name.rpartition("-")[2])
-        for what, number, token in map(json.loads, file.read_text().splitlines()):
-            if what == "forkserver":
-                supervisors[number] = pid
-            else:
-                _, partition, offset = place_of(number)
-                claims.setdefault(pid, []).append(Claim(partition, offset, token >> EPOCH_BITS, token))
-    return claims, supervisors
+        for id, token in map(json.loads, file.read_text().splitlines()):
+            _, partition, offset = place_of(id)
+            ours = claims.setdefault(int(file.name.rpartition("-")[2]), [])
+            ours.append(Claim(partition, offset, token >> EPOCH_BITS, token))
+    return claims
 
 
 class Load:

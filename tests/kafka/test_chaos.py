@@ -36,7 +36,7 @@ def run_chaos(command: Command, broker: Broker, topic: str, group: str, faults: 
         f"SUPERVISOR_CHAOS_SEED={seed} SUPERVISOR_CHAOS_SECONDS={SECONDS:g} pytest tests/kafka/test_chaos.py -k {name}"
     )
     print(f"\nchaos: {replay}")
-    chaos = Chaos(command, broker, topic, group, seed, faults, settling=0.0 if name == "outages" else 12.0)
+    chaos = Chaos(command, broker, topic, group, seed, faults, settling=0.0 if name == "outages" else 8.0)
     shown = []
     try:
         chaos.inject_faults(SECONDS)

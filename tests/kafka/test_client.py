@@ -174,6 +174,22 @@ def test_no_text_has_a_secret() -> None:
     assert texts.of(down, "t", error) == texts.of(error, "t"), "the cause is why no broker has answered"
 
 
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (
+            KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+            "other members of the group have another partition.assignment.strategy",
+        ),
+        (KafkaError.INVALID_SESSION_TIMEOUT, "the brokers do not allow this session.timeout.ms"),
+        (KafkaError.GROUP_MAX_SIZE_REACHED, "the group has as many members as the brokers allow"),
+        (KafkaError.FENCED_INSTANCE_ID, "another member of the group has the same group.instance.id"),
+    ],
+)
+def test_a_group_that_refuses_a_member_is_explained(code: int, remedy: str) -> None:
+    assert ErrorTexts("a:1", {}).of(KafkaError(code)).startswith(f"a:1: {remedy}")
+
+
 def test_a_repeated_line_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     log = ClientLog(ErrorTexts("a:1", {"sasl.password": PASSWORD}))
     with caplog.at_level(logging.INFO, logger="supervisor"):

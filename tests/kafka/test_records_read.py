@@ -80,6 +80,20 @@ def test_records_that_were_deleted_before_they_were_read_are_reported(
     second.logged(f"{mocked.topic}/0 has no record 3 any more, reading goes on at offset 8")
 
 
+def test_a_topic_that_was_made_anew_is_read_from_its_first_record(
+    mocked: Supervised, mock_cluster: MockCluster
+) -> None:
+    run = mocked.run()
+    mocked.produce(*[None] * 5)
+    mocked.until_committed(5)
+    mock_cluster.delete_topic(mocked.topic)
+    mock_cluster.create_topic(mocked.topic)
+    mocked.produce(*[None] * 2)
+    mocked.until_committed(2)
+    run.logged(f"{mocked.topic}/0 has no offset 5, since its topic was made anew")
+    assert mocked.ends() == {0: 2, 1: 2, 2: 1, 3: 1, 4: 1}
+
+
 RESULTS = """
 from supervisor import handler
 

@@ -22,7 +22,7 @@ def usual_settings(kafka: Mapping[str, Any]) -> Mapping[str, str]:
 def is_cooperative(kafka: Mapping[str, Any]) -> bool:
     """Return whether the group takes single partitions from a member, and leaves it the others."""
     strategy = {**usual_settings(kafka), **kafka}.get("partition.assignment.strategy", "")
-    return _brokers_assign(kafka) or "cooperative" in str(strategy)
+    return _brokers_assign(kafka) or "cooperative" in str(strategy).lower()
 
 
 def _brokers_assign(kafka: Mapping[str, Any]) -> bool:

@@ -9,34 +9,26 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import count
 from typing import Any, NamedTuple
 
-from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
-    OFFSET_INVALID,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from supervisor.config.kafka import KafkaSettings
 from supervisor.kafka_client import client_settings, headers_of
 from supervisor.kafka_errors import ErrorTexts
-from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
-from supervisor.stores.kafka.client_check import is_cooperative, usual_settings
+from supervisor.kafka_events import GroupEvent, GroupProblem
+from supervisor.stores.kafka.client_check import usual_settings
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
+from supervisor.stores.kafka.ends import at_position
 from supervisor.stores.kafka.figures import Figures
 from supervisor.stores.kafka.ids import job_ids
 from supervisor.stores.kafka.membership import Membership
-from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
+from supervisor.stores.kafka.rebalances import Rebalances
+from supervisor.stores.kafka.resets import ResetLimits, Resets
 from supervisor.stores.kafka.state import KafkaState
 from supervisor.stores.problems import Problem
 from supervisor.threads import start_thread
@@ -49,15 +41,13 @@ class ConsumerLimits(NamedTuple):
 
     batch: int = 500  # messages, at most, that are taken from the client at once
     poll: float = 0.1  # for the first message
-    ask: float = 10.0  # for an answer about offsets
-    gather: float = 0.1  # from the first refusal of an offset, for those of other partitions
-    reset: float = 1.0  # until the brokers are asked again for the first and the last offset
     pause_at: float = 1.0
     resume_at: float = 0.5
     uncommitted: float = 10.0  # with failing commits, until they are a problem
     join: float = 60.0  # until the group should have given partitions
     settle: float = 5.0  # beyond store.revoke_timeout, until an assignment without partitions is believed
     recent: float = 30.0  # for which an error of the client is a problem
+    resets: ResetLimits = ResetLimits()
 
 
 USUAL_LIMITS = ConsumerLimits()
@@ -73,20 +63,15 @@ class GroupConsumer:
         limits: ConsumerLimits = USUAL_LIMITS,
     ) -> None:  # fmt: skip
         self._settings, self._state, self._emit, self._limits = settings, state, emit, limits
-        reset = str(settings.kafka.get("auto.offset.reset", "earliest")).lower()
-        self._at_end, self._on_error = reset in ("latest", "largest", "end"), reset == "error"
-        self._cooperative = is_cooperative(settings.kafka)
         self._job_id = job_ids(settings.topics)
-        self._epochs = count(1)
         self._texts = texts = ErrorTexts(settings.bootstrap, settings.kafka)
         self._client = Consumer(self._client_settings())
         self.connection = Connection(self._client, settings.topics, texts)
         self._commits = Commits(self._client, state, settings.commit_interval, emit, texts)
         self.figures = Figures(self._client, state, self._job_id, emit)
         self._stopping = threading.Event()
+        self._stop_until = math.inf
         self._ended = False
-        self._refused: dict[Partition, int] = {}  # and the offset that was asked for, or a negative one
-        self._reset_due = 0.0
         self._largest = 0  # bytes of the largest record that was read last
         self.membership = Membership(
             settings.group,
@@ -94,6 +79,14 @@ class GroupConsumer:
             settings.revoke_timeout + limits.settle,
             limits.join,
         )
+        self._rebalances = Rebalances(
+            self._client, state, self.connection, self._commits, self.membership, settings.revoke_timeout, emit,
+            self._client_failed, self._stopping.is_set,
+        )  # fmt: skip
+        self._resets = Resets(
+            self._client, state, self.connection, self._rebalances, settings.kafka, emit, self._client_failed,
+            limits.resets,
+        )  # fmt: skip
         self._reported_at, self._reported = -math.inf, ""
         self._thread: threading.Thread | None = None
 
@@ -120,10 +113,14 @@ class GroupConsumer:
             self._thread = start_thread(self._run, "kafka-consumer")
 
     def stop(self, timeout: float) -> bool:
-        """Commit what is done, and leave the group. Return False if the brokers did not answer within `timeout` seconds."""
+        """Commit what is done, and leave the group. Return False if the brokers have not answered within `timeout` seconds of the
+        first call."""
+        if not self._stopping.is_set():
+            self._stop_until = time.monotonic() + timeout
         self._stopping.set()
         self._state.woke()
-        return self._thread is None or self._state.wait_until(lambda: self._ended, timeout)
+        left = max(0.0, self._stop_until - time.monotonic())
+        return self._thread is None or self._state.wait_until(lambda: self._ended, left)
 
     def problems(self) -> list[Problem]:
         """Return what goes wrong in the group although the brokers answer."""
@@ -144,26 +141,31 @@ class GroupConsumer:
         except Exception as error:
             logger.exception("the consumer of Kafka ended by an error of its own; no further record is read")
             self.connection.broken(f"its consumer has ended: {type(error).__name__}: {error}; restart the supervisor")
+            with suppress(Exception):
+                self._client.close()  # otherwise it would keep its partitions for `max.poll.interval.ms`
         finally:
             self._ended = True
             self._state.woke()
 
     def _serve(self) -> None:
+        rebalances = self._rebalances
         self._client.subscribe(
-            list(self._settings.topics), on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+            list(self._settings.topics),
+            on_assign=rebalances.on_assign,
+            on_revoke=rebalances.on_revoke,
+            on_lost=rebalances.on_lost,
         )
         while not self._stopping.is_set():
             self._read()
-            self._reset_refused()
+            self._resets.reset_if_due()
             self._pause_and_resume()
             self._commits.commit_if_due()
             self.figures.report_if_due()
             self.connection.look()
             if self.connection.answers:
                 self.membership.report_if_late()
-        self._give_up(
-            list(self._state.assignment.partitions.values())
-        )  # here, since a client that closes commits no more
+        # Here, since a client that closes commits no more.
+        rebalances.give_up(list(self._state.assignment.partitions.values()))
         self._client.close()
 
     def _read(self) -> None:
@@ -218,7 +220,7 @@ class GroupConsumer:
                 elif partition.paused and fullness <= limits.resume_at:
                     resuming.append(partition)
         if pausing:
-            self._client.pause([_of(partition) for partition in pausing])
+            self._client.pause([at_position(partition) for partition in pausing])
         for partition in resuming:
             self._resume(partition)
         for partition in (*pausing, *resuming):
@@ -226,10 +228,10 @@ class GroupConsumer:
 
     def _resume(self, partition: Partition) -> None:
         """Read the partition again. The client would begin up to a second later, unless it gets the offset."""
-        self._client.resume([_of(partition)])
+        self._client.resume([at_position(partition)])
         if partition.offsets.position is not None:
             with suppress(KafkaException):  # the client does not read it yet
-                self._client.seek(_of(partition))
+                self._client.seek(at_position(partition))
 
     # errors
 
@@ -247,152 +249,6 @@ class GroupConsumer:
                     partition.offsets.reached_end(message.offset() or 0)
                     self._state.on_ready()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
-            offset = message.offset()
-            if not self._refused:
-                self._reset_due = time.monotonic() + self._limits.gather
-            self._refused[partition] = -1 if offset is None else offset
+            self._resets.refused(partition, message.offset())
         else:
             self._client_failed(error)
-
-    def _reset_refused(self) -> None:
-        """Reset the partitions whose next offset the brokers have refused: without the lock, since it takes an answer of theirs. All
-        are asked for at once, since nothing is polled meanwhile, and each answer comes behind that to a fetch."""
-        if not self._refused or time.monotonic() < self._reset_due:
-            return
-        refused, self._refused = self._refused, {}
-        assigned = self._state.assignment.partitions
-        refused = {it: asked for it, asked in refused.items() if assigned.get((it.topic, it.number)) is it}
-        # Others were refused before they were reset: an eager client asks again for all that had no position then.
-        real = [it for it, asked in refused.items() if (at := it.offsets.position) is None or asked >= at]
-        bounds = {} if self._on_error else self._bounds(real)
-        moved = [partition for partition in refused if partition not in real]
-        for partition in real:
-            if self._on_error:
-                self._refuse(partition)
-            elif (found := bounds.get((partition.topic, partition.number))) is not None:
-                moved.append(self._reset(partition, *found))
-            else:
-                self._refused[partition] = refused[partition]
-                self._reset_due = time.monotonic() + self._limits.reset
-        if moved:
-            self._read_from(moved)
-
-    def _bounds(self, partitions: Sequence[Partition]) -> Mapping[tuple[str, int], tuple[int, int]]:
-        """Return the first offset and the one behind the last of each partition of which the brokers give both."""
-        answers: list[dict[tuple[str, int], int]] = []
-        try:
-            for end in (OFFSET_BEGINNING, OFFSET_END):
-                asked = [TopicPartition(it.topic, it.number, end) for it in partitions]
-                found = self._client.offsets_for_times(asked, timeout=self._limits.ask) if asked else []
-                answers.append({(it.topic, it.partition): it.offset for it in found if it.error is None})
-        except KafkaException as error:
-            self._client_failed(error.args[0])
-            return {}
-        low, high = answers
-        return {name: (low[name], high[name]) for name in low.keys() & high.keys()}
-
-    def _refuse(self, partition: Partition) -> None:
-        wanted = partition.offsets.position
-        what = "no offset is committed" if wanted is None else f"there is no record {wanted} any more"
-        self.connection.broken(f"{partition.name}: {what}, and auto.offset.reset is error")
-
-    def _reset(self, partition: Partition, low: int, high: int) -> Partition:
-        """Set the partition to where the user wants it (`auto.offset.reset`) if nothing is committed, or to its first record if the
-        next offset does not exist any more. Return it, or the one in its place."""
-        wanted = partition.offsets.position
-        if wanted is None:
-            return self._start_at(partition, high if self._at_end else low)
-        if low <= wanted:  # the topic was made anew: the offsets of what was fetched before mean other records
-            self._drop([partition], lost=True)
-            with self._state.lock:
-                partition = self._assigned(partition.topic, partition.number, None, ())
-        self._emit(OffsetReset(partition.name, wanted, low))
-        return self._start_at(partition, low)
-
-    def _start_at(self, partition: Partition, offset: int) -> Partition:
-        """Begin at this offset, and commit it: the next owner must not begin at a later end."""
-        with self._state.lock:
-            partition.offsets.position, partition.changed = offset, True
-        return partition
-
-    def _read_from(self, partitions: Sequence[Partition]) -> None:
-        """Read these partitions from their positions on. All others go on as they are."""
-        if self._cooperative:
-            self._client.incremental_unassign([_of(each) for each in partitions])
-            self._client.incremental_assign([_of(each) for each in partitions])
-        else:
-            with self._state.lock:
-                partitions = list(self._state.assignment.partitions.values())
-            self._client.assign([_of(each) for each in partitions])
-        self._client.resume([_of(each) for each in partitions])  # an assignment alone does not end a pause
-        for each in partitions:
-            each.paused = False
-
-    # rebalances
-
-    def _on_assign(self, client: Consumer, given: Sequence[TopicPartition]) -> None:
-        self.membership.assigned()
-        committed = self._committed(given)
-        with self._state.lock:
-            for each in given:
-                self._assigned(each.topic, each.partition, *committed.get((each.topic, each.partition), (None, ())))
-        self._client.resume(list(given))  # the client keeps a pause over assignments
-        self._emit(PartitionsAssigned(_names(given)))
-
-    def _assigned(self, topic: str, number: int, committed: int | None, done_before: Sequence[Range]) -> Partition:
-        partition = Partition(topic, number, next(self._epochs), Offsets(committed, done_before), committed)
-        self._state.assignment.partitions[topic, number] = partition
-        return partition
-
-    def _committed(
-        self, given: Sequence[TopicPartition]
-    ) -> Mapping[tuple[str, int], tuple[int | None, Sequence[Range]]]:
-        """Return for each partition the committed offset, if there is one, and the ranges beyond it that are done."""
-        if not given:
-            return {}
-        try:
-            answers = self._client.committed(list(given), timeout=self._limits.ask)
-        except KafkaException as error:
-            self._client_failed(error.args[0])
-            return {}
-        return {
-            (it.topic, it.partition): (it.offset, done_ranges(it.offset, it.metadata))
-            for it in answers
-            if it.error is None and it.offset >= 0
-        }
-
-    def _on_revoke(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
-        self._give_up(_found(self._state, taken))
-
-    def _give_up(self, partitions: Sequence[Partition]) -> None:
-        """Let running jobs of the partitions end, for a while, and commit what is done. When the supervisor stops, no outcome comes
-        any more: the thread that settles waits for this one."""
-        if partitions:
-            self._state.give_up(partitions, self._settings.revoke_timeout, hurry=self._stopping.is_set)
-            self._commits.commit_now(partitions)
-            self._drop(partitions, lost=False)
-
-    def _on_lost(self, client: Consumer, taken: Sequence[TopicPartition]) -> None:
-        if partitions := _found(self._state, taken):
-            self._drop(partitions, lost=True)
-
-    def _drop(self, partitions: Sequence[Partition], lost: bool) -> None:
-        if len(partitions) >= len(self._state.assignment.partitions):
-            self.membership.wait()
-        undone = self._state.drop(partitions)
-        self._emit(PartitionsRevoked(sorted(partition.name for partition in partitions), lost, undone))
-
-
-def _of(partition: Partition) -> TopicPartition:
-    position = partition.offsets.position
-    return TopicPartition(partition.topic, partition.number, OFFSET_INVALID if position is None else position)
-
-
-def _found(state: KafkaState, taken: Sequence[TopicPartition]) -> list[Partition]:
-    with state.lock:
-        found = [state.assignment.partitions.get((it.topic, it.partition)) for it in taken]
-        return [partition for partition in found if partition is not None]
-
-
-def _names(given: Sequence[TopicPartition]) -> list[str]:
-    return sorted(f"{it.topic}/{it.partition}" for it in given)

@@ -43,8 +43,7 @@ class Partition:
 
 @dataclass(eq=False, slots=True)
 class Record:
-    """A fetched record that is not done. `line` is the line of records that run one at a time, or None if it waits for no other.
-    `headers` is None if the client can't read them."""
+    """A fetched record that is not done. `line` is the line of records that run one at a time, or None if it waits for no other."""
 
     id: int
     partition: Partition

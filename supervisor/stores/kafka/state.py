@@ -162,6 +162,7 @@ class KafkaState(MemoryState):
             for record in dropped:
                 if record.id in self.jobs:
                     self.remove(self.jobs[record.id])
+            self.forget_stale_entries()
             if dropped:
                 self.on_ready()  # the engine looks which leases it still has
             return len(dropped)

@@ -25,6 +25,9 @@ from supervisor.stores.records import (
 )
 from supervisor.stores.sinks import Sinks, sinks_text
 
+MAX_STALE = 1000
+"""Entries of heaps, besides twice the number of jobs, that may be out of date."""
+
 
 @dataclass(slots=True)
 class DeadLetterRecord:
@@ -124,7 +127,7 @@ class MemoryState:
         self.counts: Counter[tuple[str, int, JobState]] = Counter()
         self._ready: dict[tuple[str, int], list[Entry]] = {}
         self._offered: dict[tuple[str, int], list[Entry]] = {}
-        """Those that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
+        """The jobs that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
         self._scheduled: list[tuple[int, int]] = []
         self._in_flight: set[int] = set()
         self._sequence = 0
@@ -306,6 +309,15 @@ class MemoryState:
                 for name, value in fields.items():
                     setattr(job, name, value)
         self.jobs = {id: jobs[id] for id in sorted(jobs)}
+        self._file_all()
+
+    def forget_stale_entries(self) -> None:
+        """Make the heaps anew if most of their entries are out of date: those of a queue from which nothing is taken stay otherwise."""
+        entries = len(self._scheduled) + sum(len(heap) for heap in (*self._ready.values(), *self._offered.values()))
+        if entries > 2 * len(self.jobs) + MAX_STALE:
+            self._file_all()
+
+    def _file_all(self) -> None:
         for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight):
             index.clear()
         for job in self.jobs.values():

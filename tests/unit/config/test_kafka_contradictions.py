@@ -150,5 +150,5 @@ def test_the_suffix_of_topics_has_no_effect_on_other_stores(write: Any) -> None:
 
 
 def test_what_has_an_effect_on_this_store_is_not_named(write: Any) -> None:
-    rest = "retry: {urgent: 0}\nqueues: {orders: {retry: {max_retries: 1}}}\ndlq: {topic_suffix: .x}\nlimits: {result: 1MB}"
+    rest = "retry: {urgent: 0}\nqueues: {orders: {retry: {max_retries: 1}}}\ndlq: {topic_suffix: .x}"
     assert list(without_effect(load(write(STORE % ("", rest)), {}), [])) == []

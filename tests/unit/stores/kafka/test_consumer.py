@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from supervisor.config.kafka import BufferSettings
+from supervisor.errors import StoreBroken, StoreUnavailable
 from supervisor.kafka_events import OffsetReset, PartitionsRevoked
 from supervisor.stores.kafka import consumer as consumer_module
 from supervisor.stores.kafka.consumer import ConsumerLimits, GroupConsumer
+from supervisor.stores.kafka.resets import ResetLimits
 from tests.stores.factories import Clock, success, take
 from tests.stores.simulated_kafka import FedStore, Log, kafka_settings
+from tests.system.command import wait_for
 from tests.unit.stores.kafka.fake_client import FakeClient, FakeMessage
 
 P, Q = ("orders", 0), ("orders", 1)
-LIMITS = ConsumerLimits(reset=0.0, gather=0.0, uncommitted=0.0)
+LIMITS = ConsumerLimits(resets=ResetLimits(again=0.0, gather=0.0), uncommitted=0.0)
 
 
 class Group:
@@ -247,6 +251,29 @@ def test_what_is_done_is_committed_before_a_partition_is_given_up(start):
     assert [event.undone for event in group.seen(PartitionsRevoked)] == [1]
 
 
+def test_outcomes_of_an_outage_are_settled_in_the_rebalance_that_ends_it(start):
+    group = start(P, commit_interval=1000.0, revoke_timeout=60.0)
+    group.store.state.require_available = group.consumer.connection.require
+    group.feed(*records(0))
+    outcomes = [success(lease) for lease in group.claim()]
+    group.feed(group.consumer.connection.ask)
+    with pytest.raises(StoreUnavailable):
+        group.store.settle(outcomes)
+    began = threading.Event()
+    group.client.put(lambda: (began.set(), group.client.rebalance("on_revoke", [P])))
+    assert began.wait(10)
+    wait_for(lambda: _taken(group.store, outcomes), 10)
+    group.client.wait()
+    assert group.client.commits == [{P: 1}]
+
+
+def _taken(store, outcomes):
+    try:
+        assert store.settle(outcomes) == []
+    except StoreUnavailable as error:
+        raise AssertionError(str(error)) from None
+
+
 def test_failing_commits_are_no_problem_any_more_once_their_partitions_are_lost(start):
     group = start(P)
     group.client.commit_error = KafkaError(KafkaError.UNKNOWN_MEMBER_ID)
@@ -282,6 +309,19 @@ def test_a_partition_that_is_taken_and_given_again_while_a_batch_is_read_loses_n
     assert len(group.claim()) == 2
 
 
+def test_a_consumer_that_ends_by_an_error_leaves_the_group(start):
+    """Others take over its partitions."""
+
+    def fail():
+        raise RuntimeError("a defect")
+
+    group = start(P)
+    group.client.put(fail)
+    assert group.client.closed.wait(10)
+    with pytest.raises(StoreBroken, match="a defect; restart the supervisor"):
+        group.consumer.connection.require()
+
+
 def test_a_supervisor_that_stops_commits_at_once_what_is_done(start):
     """However much still runs: the thread that settles waits for the consumer."""
     group = start(P, commit_interval=1000.0, revoke_timeout=1000.0)
@@ -291,6 +331,20 @@ def test_a_supervisor_that_stops_commits_at_once_what_is_done(start):
     with group.store.transaction():
         assert group.consumer.stop(10)
     assert (group.client.commits, group.client.closed.is_set()) == ([{P: 1}], True)
+
+
+def test_brokers_that_do_not_answer_are_awaited_once(start):
+    """A store that is left is closed next."""
+    group = start(P)
+    answers = threading.Event()
+    group.client.put(lambda: answers.wait(10))
+    assert not group.consumer.stop(0.001)
+    started = time.monotonic()
+    assert not group.consumer.stop(5)
+    assert time.monotonic() - started < 2
+    answers.set()
+    group.consumer._thread.join(10)
+    assert group.consumer.stop(5)
 
 
 def test_a_supervisor_that_stops_during_a_rebalance_commits_at_once_what_is_done(start):

@@ -11,6 +11,7 @@ from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import Kind, Outcome
 from supervisor.stores.job_reports import JobReport
 from supervisor.stores.kafka import state as kafka_state
+from supervisor.stores.memory import state as memory_state
 from tests.stores.factories import TTL, Clock, again, dead, is_readable, promote, release, success, take
 from tests.stores.simulated_kafka import FedStore, Log, kafka_settings
 
@@ -408,6 +409,22 @@ def test_an_acceptance_of_an_earlier_assignment_is_stale(store):
     claimed = store.claim_dead_letters(10, TTL)
     assert store.mark_accepted(earlier, "dlq") == store.postpone(earlier, 5.0) == [id]
     assert (offset(store), store.mark_accepted(claimed, "dlq"), offset(store)) == (0, [], 1)
+
+
+@pytest.mark.parametrize("state", ["paused", "scheduled"])
+def test_partitions_that_come_and_go_leave_nothing_in_memory(store, state):
+    """Nothing is taken out of the heaps of a paused queue, or of retries that are not due."""
+    store.pause("orders", state == "paused")
+    feed(store, *[None] * 100)
+    for _ in range(50):
+        store.settle([again(lease, delay=1000.0) for lease in claim(store)])
+        store.lose(P)
+        store.assign(P)
+        store.fetch(P)
+    entries = len(store.state._scheduled) + sum(len(heap) for heap in store.state._ready.values())
+    assert entries <= 2 * 100 + memory_state.MAX_STALE + 100
+    store.pause("orders", False)
+    assert len(claim(store)) == 100
 
 
 def read_again_from_the_first(store):
