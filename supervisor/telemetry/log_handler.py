@@ -19,6 +19,7 @@ from typing import Any
 
 import orjson
 
+from supervisor.jobs import Lease
 from supervisor.plugins.importer import readable
 from supervisor.text.output import wait_for_room
 from supervisor.text.printable import JSON_ESCAPES, STEERING, printable
@@ -27,6 +28,7 @@ from supervisor.text.units import counted
 from supervisor.threads import start_thread
 
 LOGGER = "supervisor"
+_OFFSET = '"kafka.offset":'
 MAX_QUEUED_BYTES = 4_000_000
 STDERR = 2
 
@@ -217,3 +219,23 @@ def stop(timeout: float = 1.0) -> None:
 
 def _output() -> LogOutput | None:
     return next((handler for handler in logging.getLogger().handlers if isinstance(handler, LogOutput)), None)
+
+
+def named(lease: Lease) -> str:
+    """Return the id and the handler of a job as lines name it; with a Kafka store also its record, which people look for."""
+    place = record_place(lease)
+    return f"job={lease.id} handler={lease.handler}{f' record={place}' if place else ''}"
+
+
+def job_fields(lease: Lease) -> dict[str, Any]:
+    """Return the fields of a line about the job in a log of JSON."""
+    fields = {"job": lease.id, "handler": lease.handler, "queue": lease.queue, "attempt": lease.attempt}
+    return {**fields, "record": place} if (place := record_place(lease)) else fields
+
+
+def record_place(lease: Lease) -> str | None:
+    """Return the place of the record, as in `orders/3@1207`, or None for a job that is none."""
+    if lease.headers is None or _OFFSET not in lease.headers:
+        return None
+    headers = orjson.loads(lease.headers)
+    return f"{lease.queue}/{headers.get('kafka.partition')}@{headers.get('kafka.offset')}"

@@ -12,8 +12,7 @@ import orjson
 from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.telemetry.group_lines import GroupLines
-from supervisor.telemetry.job_names import job_fields, named
-from supervisor.telemetry.log_handler import LOGGER
+from supervisor.telemetry.log_handler import LOGGER, job_fields, named
 from supervisor.telemetry.store_calls import StoreCalls
 from supervisor.text.rate_limit import RateLimit, times
 from supervisor.text.redaction import NO_SECRETS
