@@ -20,7 +20,7 @@ from supervisor.text.rate_limit import RateLimit, times
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 MESSAGE_TIMEOUT = 20.0  # seconds, at most, for the acknowledgement of a record
 MAX_BYTES = 50_000_000  # of a record: the topic decides what is too large, unless the settings do
@@ -30,6 +30,7 @@ TOPIC_TIMEOUT = (
 )
 SLACK = 1.0  # seconds after the timeout of records for their reports to arrive
 POLL = 0.1
+ERRORS_SERVED = 100
 
 _TIMEOUTS = ("message.timeout.ms", "delivery.timeout.ms")
 _OWN = frozenset({*_TIMEOUTS, "acks", "request.required.acks"})
@@ -69,6 +70,12 @@ def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]] | None:
         return None
     pairs = headers.items() if isinstance(headers, dict) else headers
     return [(name, value.encode() if isinstance(value, str) else value) for name, value in pairs]
+
+
+def serve_errors(client: Consumer) -> None:
+    """Have a client that nobody polls call its error_cb for the errors so far. It must not be subscribed: a message would be lost."""
+    for _ in range(ERRORS_SERVED):
+        client.poll(0)
 
 
 class ClientLog:

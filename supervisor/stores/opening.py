@@ -26,6 +26,9 @@ class Opener(Protocol):
     def __call__(self, settings: StoreSettings, *, create: bool, base: Path) -> Store: ...
 
 
+_CONFIGS = (".yaml", ".yml")
+
+
 def open_store(
     settings: StoreSettings, *, create: bool, base: Path, openers: Mapping[str, Opener] | None = None
 ) -> Store:
@@ -33,8 +36,9 @@ def open_store(
     known = {**BUILT_IN, **(openers or {})}
     opener = known.get(settings.scheme)
     if opener is None:
+        hint = "; a client reads a config if SUPERVISOR_CONFIG names it" if settings.scheme.endswith(_CONFIGS) else ""
         raise StoreError(
-            f"store: {settings.scheme!r} is not a kind of store; expected one of {', '.join(sorted(known))}"
+            f"store: {settings.scheme!r} is not a kind of store; expected one of {', '.join(sorted(known))}{hint}"
         )
     return opener(settings, create=create, base=base)
 

@@ -221,11 +221,8 @@ def _output() -> LogOutput | None:
     return next((handler for handler in logging.getLogger().handlers if isinstance(handler, LogOutput)), None)
 
 
-# --- a job as lines name it: with a Kafka store also by its record, since people look for a topic, a partition and an offset
-
-
 def named(lease: Lease) -> str:
-    """Return the id, the handler and the record of a job."""
+    """Return the id and the handler of a job as lines name it; with a Kafka store also its record, which people look for."""
     place = record_place(lease)
     return f"job={lease.id} handler={lease.handler}{f' record={place}' if place else ''}"
 

@@ -272,7 +272,7 @@ class Timer(Protocol):
 class WorkerOptions:
     """The settings of every worker. `plugins` are relative to `base`; `variables` are added to the environment. `heartbeat` is the
     seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'. `import_timeout`
-    is seconds for one plugin, `result_limit` is bytes; with 0, results are dropped. `owner_fd` is a descriptor that workers keep open. `descriptor_limit` is
+    is seconds for one plugin, `result_limit` is bytes, or 0 to keep no result. `owner_fd` is a descriptor that workers keep open. `descriptor_limit` is
     their soft limit; by default that of this process. Log records below `log_level` are left out. `payloads` of handlers, in JSON, are
     checked once the plugins are imported. `interruptions` are as in Hello, and `resources` has `nice` and `rlimits` of single
     handlers."""

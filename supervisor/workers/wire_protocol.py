@@ -49,7 +49,7 @@ class Broken(ValueError):
 
 class Hello(NamedTuple):
     """The first message to a forkserver. `plugins` are relative to `base`; `skip` names the sources not to import. `heartbeat`
-    and the values of `heartbeats` are seconds, `result_limit` is bytes; with 0, results are not kept. `token` begins the forkserver's log records. `payloads` are
+    and the values of `heartbeats` are seconds, `result_limit` is bytes, or 0 to keep no result. `token` begins the forkserver's log records. `payloads` are
     those to be checked, each as [handler, JSON]. `interruptions` are the `soft_timeout` and the `cancel_grace` (seconds or null) by
     handler, as far as the config has them, and those of all other handlers under ""; `resources` are `nice` and `rlimits` by
     handler."""

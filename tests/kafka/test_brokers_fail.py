@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import socket
 import time
+from contextlib import suppress
 
 import pytest
 from confluent_kafka import KafkaError
 
+from supervisor.threads import start_thread
 from tests.kafka.broker import Broker, unique_name
 from tests.kafka.mock_cluster import MockCluster
-from tests.kafka.supervised import Elsewhere, Supervised
+from tests.kafka.supervised import PLUGIN, Elsewhere, Supervised
 from tests.system.command import Command, wait_for
 from tests.system.test_http import served
 from tests.system.test_readiness import ready, reasons, refused
@@ -163,3 +167,27 @@ def test_a_handler_with_a_kafka_client_of_its_own(supervised: Supervised) -> Non
     assert run.wait() == 0
     assert "worker" in run.log and "killed" not in run.log
     assert sorted(int(message.value()) for message in supervised.broker.read(to)) == list(range(60))
+
+
+def test_a_tls_connection_that_fails_is_the_reason_at_the_start(command: Command) -> None:
+    """The client reports the reason by a callback that is called only in a poll, and nobody polls before the start."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        start_thread(lambda: _answer_without_tls(server), "no-tls")
+        store = {
+            "type": "kafka", "bootstrap": f"127.0.0.1:{server.getsockname()[1]}", "group": "g", "topics": {"t": "work"},
+            "kafka": {"security.protocol": "SSL"},
+        }  # fmt: skip
+        command.write(config=json.dumps({"store": store}), plugins={"work.py": PLUGIN})
+        run = command.run()
+        run.logged("ERROR store unavailable: ", 30.0)
+        (line,) = [line for line in run.log.splitlines() if "store unavailable" in line]
+        assert "the TLS connection fails; check security.protocol" in line
+        run.end()
+
+
+def _answer_without_tls(server: socket.socket) -> None:
+    with suppress(OSError):
+        while True:
+            connection, _ = server.accept()
+            connection.sendall(b"no TLS here")
+            connection.close()

@@ -211,7 +211,7 @@ def test_a_url_that_does_not_name_exactly_a_file_is_refused(tmp_path, url, expec
 
 def test_an_unknown_kind_of_store_is_refused(tmp_path):
     with pytest.raises(
-        StoreError, match="'redis' is not a kind of store; expected one of memory, postgres, postgresql, sqlite"
+        StoreError, match="'redis' is not a kind of store; expected one of kafka, memory, postgres, postgresql, sqlite"
     ):
         open_store(StoreSettings(url="redis://x"), create=True, base=tmp_path)
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from supervisor.errors import StoreBroken, StoreUnavailable
+from supervisor.kafka_client import serve_errors
 from supervisor.kafka_errors import ErrorTexts
 
 BROKEN = frozenset({
@@ -43,6 +44,8 @@ class Connection:
         self._cause: KafkaError | None = None
         self._answered = self._asked = now()
         self._suspect = False
+        self.polled = False
+        """Whether a thread polls the client. Until then its errors are fetched here."""
 
     def require(self) -> None:
         """Raise StoreUnavailable if the brokers do not answer. It may be called on any thread."""
@@ -91,6 +94,8 @@ class Connection:
             found = self._client.list_topics(timeout=self._limits.ask).topics
         except KafkaException as raised:
             error = raised.args[0]
+            if not self.polled:
+                serve_errors(self._client)
             text = self._texts.of(error, cause=self._cause)
             if error.code() in BROKEN:
                 raise StoreBroken(text) from None

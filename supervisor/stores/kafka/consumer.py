@@ -110,6 +110,7 @@ class GroupConsumer:
         """Join the group. It may be called again."""
         if self._thread is None:
             self.membership.wait()
+            self.connection.polled = True
             self._thread = start_thread(self._run, "kafka-consumer")
 
     def stop(self, timeout: float) -> bool:

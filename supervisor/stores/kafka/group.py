@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from supervisor.config.kafka import KafkaSettings
 from supervisor.errors import StoreUnavailable
-from supervisor.kafka_client import client_settings
+from supervisor.kafka_client import client_settings, serve_errors
 from supervisor.kafka_errors import ErrorTexts
 from supervisor.stores.codes import READY
 from supervisor.stores.counts import queue_rows
@@ -46,7 +46,9 @@ class Group:
         self._texts = ErrorTexts(settings.bootstrap, settings.kafka)
         common = client_settings(settings.bootstrap, settings.kafka)
         self._admin = AdminClient(common)
-        self._client = Consumer({**common, "group.id": settings.group, "enable.auto.commit": False})
+        self._cause: KafkaError | None = None
+        own = {"group.id": settings.group, "enable.auto.commit": False, "error_cb": self._note_error}
+        self._client = Consumer({**common, **own})
 
     def close(self) -> None:
         self._client.close()
@@ -108,7 +110,12 @@ class Group:
         try:
             yield
         except KafkaException as error:
-            raise StoreUnavailable(self._texts.of(error.args[0])) from None
+            serve_errors(self._client)
+            raise StoreUnavailable(self._texts.of(error.args[0], cause=self._cause)) from None
+
+    def _note_error(self, error: KafkaError) -> None:
+        if error.name() != "_ALL_BROKERS_DOWN":
+            self._cause = error
 
 
 def _lag(committed: TopicPartition, first: int, end: int) -> Lag:
