@@ -15,7 +15,7 @@ from supervisor.stores.kafka.store import KafkaStore
 from supervisor.stores.records import ClaimRequest
 from tests.kafka.mock_cluster import MockCluster
 from tests.kafka.supervised import QUICK, Elsewhere, Supervised
-from tests.stores.factories import success
+from tests.stores.factories import success, take
 from tests.system.command import wait_for
 
 
@@ -162,3 +162,28 @@ def test_a_group_that_grows_and_shrinks_while_long_jobs_run_settles(supervised: 
         supervised.until_owned(owner, owner, owner)
         first.signal(signal.SIGTERM)
         assert first.wait() == 0
+
+
+def test_the_brokers_may_assign_the_partitions(mock_cluster: MockCluster, topic: str, group: str) -> None:
+    """With the consumer protocol of Kafka 4, for which the client refuses a strategy of assignment."""
+    mock_cluster.create_topic(topic, 2)
+    broker = Elsewhere(mock_cluster.bootstrap)
+    for partition in range(2):
+        broker.produce(topic, [(None, b"{}", ())] * 3, partition=partition)
+    settings = KafkaSettings(
+        bootstrap=mock_cluster.bootstrap, group=group, topics={topic: "work"}, kafka={"group.protocol": "consumer"}
+    )
+    store = KafkaStore(settings)
+    store.join("one", "host", 4711)
+    store.look(None, 1)
+    leases: list[Lease] = []
+
+    def all_read() -> None:
+        leases.extend(take(store, 10, queue=topic))
+        assert len(leases) == 6
+
+    wait_for(all_read, 30.0)
+    store.settle([success(lease) for lease in leases])
+    store.leave()
+    store.close()
+    assert {number: offset for number, (offset, _) in broker.committed(group, topic).items()} == {0: 3, 1: 3}

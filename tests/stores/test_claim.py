@@ -78,6 +78,15 @@ def test_a_claim_has_no_more_retries_than_its_request_allows(factory, store):
     assert [lease.id for lease in take(store, 10, retries_first=10, max_retries_claimed=1)] == retries[:1]
 
 
+def test_jobs_for_which_a_claim_has_no_room_are_claimed_next(factory, store):
+    """Also if somebody has looked at them meanwhile."""
+    retries, fresh = make_retries(factory, store, *"abc"), put(store, *"de")
+    assert [lease.id for lease in take(store, 2, retries_first=1)] == [retries[0], fresh[0]]
+    store.oldest_ready(10)
+    assert [lease.id for lease in take(store, 2, retries_first=1)] == [retries[1], fresh[1]]
+    assert [lease.id for lease in take(store)] == retries[2:]
+
+
 def test_urgent_jobs_alone_can_fill_a_claim(factory, store):
     make_retries(factory, store, "a")
     urgent = put(store, *"bcd", priority=100)
