@@ -11,6 +11,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.errors import StoreError
@@ -62,10 +63,15 @@ def client_settings(bootstrap: str, kafka: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+_read_headers = methodcaller("headers")
+"""A plain call would crash the process on a name that is not UTF-8: the client returns a torn list beside its error, and the
+interpreter checks a call that it has specialized for no such thing."""
+
+
 def headers_of(message: Message) -> Sequence[tuple[str, bytes | None]] | None:
     """Return the headers of a message, or None if the client can't read them: a name is not UTF-8."""
     try:
-        headers: Any = message.headers() or ()
+        headers: Any = _read_headers(message) or ()
     except (SystemError, ValueError):  # what the client raises depends on its version
         return None
     pairs = headers.items() if isinstance(headers, dict) else headers

@@ -12,9 +12,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from supervisor import kafka_client
-from supervisor.kafka_client import ClientLog, Publisher, Record, client_settings
+from supervisor.kafka_client import ClientLog, Publisher, Record, client_settings, headers_of
 from supervisor.kafka_errors import ErrorTexts
 from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.raw_producer import produce_with_header
 
 MSG_SIZE_TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
 NOT_ENOUGH_REPLICAS = KafkaError.NOT_ENOUGH_REPLICAS
@@ -201,3 +202,16 @@ def test_a_repeated_line_is_logged_once(caplog: pytest.LogCaptureFixture) -> Non
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         ("WARNING", "kafka: producer-1: a:1: ***")
     ]
+
+
+def test_headers_that_can_not_be_read_crash_nothing_once_the_code_is_warm(mock_cluster: MockCluster) -> None:
+    mock_cluster.create_topic("t")
+    for name in [b"a"] * 30 + [b"\xff"] * 5:
+        produce_with_header(mock_cluster.bootstrap, "t", b"1", name)
+    consumer = Consumer({"bootstrap.servers": mock_cluster.bootstrap, "group.id": "g"})
+    consumer.assign([TopicPartition("t", 0, 0)])
+    found: list[object] = []
+    while len(found) < 35:
+        found += [headers_of(message) for message in consumer.consume(35, 1)]
+    consumer.close()
+    assert [headers is None for headers in found] == [False] * 30 + [True] * 5
