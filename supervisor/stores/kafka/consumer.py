@@ -12,45 +12,30 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any
 
-from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from supervisor.config.kafka import KafkaSettings
 from supervisor.kafka_client import client_settings, headers_of
 from supervisor.kafka_errors import ErrorTexts
-from supervisor.kafka_events import GroupEvent, GroupProblem, OffsetReset, PartitionsAssigned, PartitionsRevoked
+from supervisor.kafka_events import GroupEvent, GroupProblem, PartitionsAssigned, PartitionsRevoked
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
-from supervisor.stores.kafka.ends import ends_of
+from supervisor.stores.kafka.consumer_limits import USUAL_LIMITS, ConsumerLimits
 from supervisor.stores.kafka.figures import Figures
 from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
 from supervisor.stores.kafka.offsets import Offsets, Range, done_ranges
 from supervisor.stores.kafka.partitions import Partition, Record, line_of
+from supervisor.stores.kafka.resets import Resets, ResetWay, place_of
 from supervisor.stores.kafka.state import KafkaState
 from supervisor.stores.problems import Problem
 from supervisor.threads import start_thread
 
 logger = logging.getLogger("supervisor")
 
-
-class ConsumerLimits(NamedTuple):
-    """Times are seconds; the others are parts of a partition's share of the buffer."""
-
-    batch: int = 500  # messages, at most, that are taken from the client at once
-    poll: float = 0.1  # for the first message
-    ask: float = 10.0  # for an answer about offsets
-    gather: float = 0.1  # from the first refusal of an offset, for those of other partitions
-    reset: float = 1.0  # until the brokers are asked again for the first and the last offset
-    pause_at: float = 1.0
-    resume_at: float = 0.5
-    uncommitted: float = 10.0  # with failing commits, until they are a problem
-    join: float = 60.0  # until the group should have given partitions
-    recent: float = 30.0  # for which an error of the client is a problem
-
-
-USUAL_LIMITS = ConsumerLimits()
 COMMITS_FAIL = "look at the brokers; records that are done are run again if this supervisor ends before a commit"
+NOT_COMMITTED = "some records that are done may be run again by their next owner"
 NOT_JOINED = (
     "look at the log of the brokers, and whether other members of the group hang; a new member waits for all of them"
 )
@@ -72,9 +57,8 @@ class GroupConsumer:
         """Whether the group has given this supervisor its partitions, which may be none."""
         self._settings, self._state, self._emit, self._limits = settings, state, emit, limits
         reset, strategy = (str(settings.kafka.get(key, usual)).lower() for key, usual in _USUAL.items())
-        self._at_end, self._on_error = reset in ("latest", "largest", "end"), reset == "error"
         self._assigned_by_brokers = str(settings.kafka.get("group.protocol")).lower() == "consumer"
-        self._cooperative = self._assigned_by_brokers or "cooperative" in strategy
+        cooperative = self._assigned_by_brokers or "cooperative" in strategy
         self._numbers = topic_numbers(settings.topics)
         self._epochs = count(1)
         self._texts = texts = ErrorTexts(settings.bootstrap, settings.kafka)
@@ -85,8 +69,10 @@ class GroupConsumer:
         self._stopping = threading.Event()
         self._stop_until = math.inf
         self._ended = False
-        self._refused: dict[Partition, int] = {}  # and the offset that was asked for, or a negative one
-        self._reset_due = 0.0
+        self._resets = Resets(
+            self._client, state, self.connection, ResetWay(reset, cooperative), limits,
+            failed=self._client_failed, made_anew=self._made_anew, emit=emit,
+        )  # fmt: skip
         self._largest = 0  # bytes of the largest record that was read last
         self._started, self._reported_at, self._reported = time.monotonic(), -math.inf, ""
         self._thread: threading.Thread | None = None
@@ -117,12 +103,15 @@ class GroupConsumer:
     def stop(self, timeout: float) -> bool:
         """Commit what is done, and leave the group. Return False if the brokers have not answered within `timeout` seconds of the
         first call."""
-        if not self._stopping.is_set():
+        if is_first := not self._stopping.is_set():
             self._stop_until = time.monotonic() + timeout
         self._stopping.set()
         self._state.woke()
         left = max(0.0, self._stop_until - time.monotonic())
-        return self._thread is None or self._state.wait_until(lambda: self._ended, left)
+        ended = self._thread is None or self._state.wait_until(lambda: self._ended, left)
+        if is_first and not ended:
+            logger.warning("no broker has answered within %gs to the last commit: %s", timeout, NOT_COMMITTED)
+        return ended
 
     def problems(self) -> list[Problem]:
         """Return what goes wrong in the group although the brokers answer."""
@@ -158,7 +147,7 @@ class GroupConsumer:
         )
         while not self._stopping.is_set():
             self._read()
-            self._reset_refused()
+            self._resets.reset_if_due()
             self._pause_and_resume()
             self._commits.commit_if_due()
             self.figures.report_if_due()
@@ -223,7 +212,7 @@ class GroupConsumer:
                 elif partition.paused and fullness <= limits.resume_at:
                     resuming.append(partition)
         if pausing:
-            self._client.pause([_of(partition) for partition in pausing])
+            self._client.pause([place_of(partition) for partition in pausing])
         for partition in resuming:
             self._resume(partition)
         for partition in (*pausing, *resuming):
@@ -231,10 +220,10 @@ class GroupConsumer:
 
     def _resume(self, partition: Partition) -> None:
         """Read the partition again. The client would begin up to a second later, unless it gets the offset."""
-        self._client.resume([_of(partition)])
+        self._client.resume([place_of(partition)])
         if partition.offsets.position is not None:
             with suppress(KafkaException):  # the client does not read it yet
-                self._client.seek(_of(partition))
+                self._client.seek(place_of(partition))
 
     # errors
 
@@ -253,78 +242,15 @@ class GroupConsumer:
                     self._state.on_ready()
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and partition is not None:
             offset = message.offset()
-            if not self._refused:
-                self._reset_due = time.monotonic() + self._limits.gather
-            self._refused[partition] = -1 if offset is None else offset
+            self._resets.refused(partition, -1 if offset is None else offset)
         else:
             self._client_failed(error)
 
-    def _reset_refused(self) -> None:
-        """Reset the partitions whose next offset the brokers have refused: without the lock, since it takes an answer of theirs, and
-        all at once, since nothing is polled meanwhile."""
-        if not self._refused or time.monotonic() < self._reset_due:
-            return
-        refused, self._refused = self._refused, {}
-        assigned = self._state.assignment.partitions
-        refused = {it: asked for it, asked in refused.items() if assigned.get((it.topic, it.number)) is it}
-        # Others were refused before they were reset: an eager client asks again for all that had no position then.
-        real = [it for it, asked in refused.items() if (at := it.offsets.position) is None or asked >= at]
-        ends = {} if self._on_error else self._ends(real)
-        moved = [partition for partition in refused if partition not in real]
-        for partition in real:
-            if self._on_error:
-                self._refuse(partition)
-            elif (found := ends.get((partition.topic, partition.number))) is not None:
-                moved.append(self._reset(partition, *found))
-            else:
-                self._refused[partition] = refused[partition]
-                self._reset_due = time.monotonic() + self._limits.reset
-        if moved:
-            self._read_from(moved)
-
-    def _ends(self, partitions: Sequence[Partition]) -> Mapping[tuple[str, int], tuple[int, int]]:
-        try:
-            return ends_of(self._client, partitions, self._limits.ask)
-        except KafkaException as error:
-            self._client_failed(error.args[0])
-            return {}
-
-    def _refuse(self, partition: Partition) -> None:
-        wanted = partition.offsets.position
-        what = "no offset is committed" if wanted is None else f"there is no record {wanted} any more"
-        self.connection.broken(f"{partition.name}: {what}, and auto.offset.reset is error")
-
-    def _reset(self, partition: Partition, low: int, high: int) -> Partition:
-        """Set the partition to where the user wants it (`auto.offset.reset`) if nothing is committed, or to its first record if the
-        next offset does not exist any more. Return it, or the one in its place."""
-        wanted = partition.offsets.position
-        if wanted is None:
-            return self._start_at(partition, high if self._at_end else low)
-        if low <= wanted:  # the topic was made anew: the offsets of what was fetched before mean other records
-            self._drop([partition], lost=True)
-            with self._state.lock:
-                partition = self._assigned(partition.topic, partition.number, None, ())
-        self._emit(OffsetReset(partition.name, wanted, low))
-        return self._start_at(partition, low)
-
-    def _start_at(self, partition: Partition, offset: int) -> Partition:
-        """Begin at this offset, and commit it: the next owner must not begin at a later end."""
+    def _made_anew(self, partition: Partition) -> Partition:
+        """Forget what was fetched of a topic that was made anew since: those offsets mean other records now."""
+        self._drop([partition], lost=True)
         with self._state.lock:
-            partition.offsets.position, partition.changed = offset, True
-        return partition
-
-    def _read_from(self, partitions: Sequence[Partition]) -> None:
-        """Read these partitions from their positions on. All others go on as they are."""
-        if self._cooperative:
-            self._client.incremental_unassign([_of(each) for each in partitions])
-            self._client.incremental_assign([_of(each) for each in partitions])
-        else:
-            with self._state.lock:
-                partitions = list(self._state.assignment.partitions.values())
-            self._client.assign([_of(each) for each in partitions])
-        self._client.resume([_of(each) for each in partitions])  # an assignment alone does not end a pause
-        for each in partitions:
-            each.paused = False
+            return self._assigned(partition.topic, partition.number, None, ())
 
     # rebalances
 
@@ -379,11 +305,6 @@ class GroupConsumer:
     def _drop(self, partitions: Sequence[Partition], lost: bool) -> None:
         undone = self._state.drop(partitions)
         self._emit(PartitionsRevoked(sorted(partition.name for partition in partitions), lost, undone))
-
-
-def _of(partition: Partition) -> TopicPartition:
-    position = partition.offsets.position
-    return TopicPartition(partition.topic, partition.number, OFFSET_INVALID if position is None else position)
 
 
 def _found(state: KafkaState, taken: Sequence[TopicPartition]) -> list[Partition]:
