@@ -51,6 +51,7 @@ class ConsumerLimits(NamedTuple):
 
 
 USUAL_LIMITS = ConsumerLimits()
+NOT_COMMITTED = "records that are done may be run again"
 COMMITS_FAIL = "look at the brokers; records that are done are run again if this supervisor ends before a commit"
 _BROKERS_DOWN = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})
 
@@ -116,12 +117,15 @@ class GroupConsumer:
     def stop(self, timeout: float) -> bool:
         """Commit what is done, and leave the group. Return False if the brokers have not answered within `timeout` seconds of the
         first call."""
-        if not self._stopping.is_set():
+        if is_first := not self._stopping.is_set():
             self._stop_until = time.monotonic() + timeout
         self._stopping.set()
         self._state.woke()
         left = max(0.0, self._stop_until - time.monotonic())
-        return self._thread is None or self._state.wait_until(lambda: self._ended, left)
+        ended = self._thread is None or self._state.wait_until(lambda: self._ended, left)
+        if is_first and not ended:
+            logger.warning("no broker has answered within %gs to the last commit: %s", timeout, NOT_COMMITTED)
+        return ended
 
     def problems(self) -> list[Problem]:
         """Return what goes wrong in the group although the brokers answer."""

@@ -333,7 +333,7 @@ def test_a_supervisor_that_stops_commits_at_once_what_is_done(start):
     assert (group.client.commits, group.client.closed.is_set()) == ([{P: 1}], True)
 
 
-def test_brokers_that_do_not_answer_are_awaited_once(start):
+def test_brokers_that_do_not_answer_are_awaited_and_reported_once(start, caplog):
     """A store that is left is closed next."""
     group = start(P)
     answers = threading.Event()
@@ -342,6 +342,7 @@ def test_brokers_that_do_not_answer_are_awaited_once(start):
     started = time.monotonic()
     assert not group.consumer.stop(5)
     assert time.monotonic() - started < 2
+    assert caplog.text.count("records that are done may be run again") == 1
     answers.set()
     group.consumer._thread.join(10)
     assert group.consumer.stop(5)
