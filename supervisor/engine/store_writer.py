@@ -39,6 +39,8 @@ class WriterPauses(NamedTuple):
 
 
 USUAL_PAUSES = WriterPauses()
+NO_PAUSES = WriterPauses(small_commit=0.0)
+"""For a store that no other program writes to."""
 
 
 class Purpose(Enum):

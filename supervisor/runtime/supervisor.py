@@ -19,7 +19,7 @@ from supervisor.dead_letters.publisher import DeadLetterPublisher
 from supervisor.dead_letters.sink_runner import SinkRunner
 from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.current_config import emit_config_events
-from supervisor.engine.store_writer import Writer
+from supervisor.engine.store_writer import NO_PAUSES, USUAL_PAUSES, Writer
 from supervisor.engine.tasks import drop_error
 from supervisor.errors import ConfigError, StoreReplaced
 from supervisor.events import Bus, Event, Subscriber
@@ -38,6 +38,7 @@ from supervisor.runtime.systemd import SystemdNotifier
 from supervisor.runtime.tasks import cancel, run_every, start_task
 from supervisor.runtime.terminal import Terminal
 from supervisor.runtime.web import serve
+from supervisor.stores.opening import IN_ONE_PROCESS
 from supervisor.stores.protocol import Reports, Store
 from supervisor.telemetry.metrics import Metrics
 from supervisor.text.redaction import Mask
@@ -203,7 +204,9 @@ class Supervisor:
         self, parts: Parts, store: Store, reports: Sequence[SourceReport], runners: Sequence[SinkRunner]
     ) -> Serving:
         loop = asyncio.get_running_loop()
-        writer = Writer(store, loop, self.bus, on_commit=self.metrics.store_committed)
+        shared = self.settings.store.scheme not in IN_ONE_PROCESS
+        pauses = USUAL_PAUSES if shared else NO_PAUSES
+        writer = Writer(store, loop, self.bus, pauses=pauses, on_commit=self.metrics.store_committed)
         dead_letters = DeadLetterPublisher(writer, runners, self.bus, loop)
         engine = Coordinator(
             store, parts.pool, self.settings, reports, self.bus, loop, writer, random=random,
