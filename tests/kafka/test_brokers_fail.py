@@ -180,7 +180,7 @@ def test_a_tls_connection_that_fails_is_the_reason_at_the_start(command: Command
         command.write(config=json.dumps({"store": store}), plugins={"work.py": PLUGIN})
         run = command.run()
         run.logged("ERROR store unavailable: ", 30.0)
-        run.logged("check security.protocol|and security.protocol", 30.0)
+        run.logged("security.protocol", 30.0)
         run.end()
 
 

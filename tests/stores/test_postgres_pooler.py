@@ -153,8 +153,8 @@ def test_a_server_is_near_if_one_of_some_round_trips_is_short(factory, seconds, 
 @pytest.mark.parametrize("listen", [True, False])
 def test_timeouts_of_the_role_that_end_sessions_are_switched_off(factory, pooler, listen):
     factory.sql("create role hasty superuser login")
-    factory.sql("alter role hasty set transaction_timeout = '50ms'")
-    factory.sql("alter role hasty set idle_session_timeout = '50ms'")
+    factory.sql("alter role hasty set transaction_timeout = '5s'")
+    factory.sql("alter role hasty set idle_session_timeout = '5s'")
     try:
         url = pooler.url.replace("postgres@", "hasty@")
         store = PostgresStore(url, schema=factory.schema, listen=listen)
