@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from supervisor.errors import Unsupported
 from supervisor.stores.postgres.limits import PostgresLimits
 from tests.stores.factories import FACTORIES, PostgresFactory, StoreFactory
-from tests.stores.kafka_factory import KafkaFactory, otherwise
+from tests.stores.kafka_factory import KafkaFactory
+from tests.stores.not_on_kafka import NOT_ON_KAFKA
 
 SUITE: dict[str, type[StoreFactory]] = {**FACTORIES, "kafka": KafkaFactory}
+LEFT_OUT = frozenset().union(*NOT_ON_KAFKA.values())
 
 
 @pytest.fixture(params=SUITE)
@@ -32,33 +33,13 @@ def store(factory: StoreFactory):
     return factory.joined("one")
 
 
-def is_on_kafka(item: pytest.Item) -> bool:
-    return isinstance(item, pytest.Function) and getattr(item, "callspec", None) is not None and (
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.hook.pytest_deselected(items=[item for item in items if is_not_on_kafka(item)])
+    items[:] = [item for item in items if not is_not_on_kafka(item)]
+
+
+def is_not_on_kafka(item: pytest.Item) -> bool:
+    on_kafka = isinstance(item, pytest.Function) and getattr(item, "callspec", None) is not None and (
         item.callspec.params.get("factory") == "kafka"
     )  # fmt: skip
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if is_on_kafka(item) and (reason := otherwise(getattr(item, "originalname", ""))) is not None:
-            item.add_marker(pytest.mark.xfail(strict=True, reason=f"kafka: {reason}"))
-
-
-def skipping_what_kafka_lacks(item: pytest.Item) -> Generator[None, object, object]:
-    """Skip a test of the suite where the store declares that it can't do what the test needs, by an error that says so."""
-    try:
-        return (yield)
-    except Unsupported as error:
-        if not is_on_kafka(item):
-            raise
-        pytest.skip(f"kafka: {error}")
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    return (yield from skipping_what_kafka_lacks(item))
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    return (yield from skipping_what_kafka_lacks(item))
+    return on_kafka and not LEFT_OUT.isdisjoint((item.name, getattr(item, "originalname", "")))

@@ -68,6 +68,9 @@ class StoreFactory:
     """Seconds that a notification may be on its way."""
     durable = True
     """Whether its jobs outlive the processes that use them: see `kill` and `crash`."""
+    first_token = 1
+    """Of a job that is claimed for the first time."""
+    dead_letters_have_records = False
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

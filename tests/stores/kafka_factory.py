@@ -10,50 +10,12 @@ from supervisor.config.kafka import is_topic
 from supervisor.errors import Unsupported
 from supervisor.stores.kafka.group import Group
 from supervisor.stores.kafka.ids import Place, job_id, place_of
+from supervisor.stores.kafka.partitions import EPOCH_BITS
 from supervisor.stores.kafka.producing import Producing
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.sinks import Sinks
 from tests.stores.factories import StoreFactory
 from tests.stores.simulated_kafka import FedStore, Log, PartitionName, kafka_settings
-
-OTHERWISE = {
-    "a job's id is the place of its record, not 1": {
-        "test_a_policy_first_seen_in_a_transaction_that_failed_is_written_again",
-        "test_a_retry_made_due_now_stays_a_retry",
-    },
-    "its tokens begin with the number of the assignment": {"test_a_token_grows_at_every_claim"},
-    "its jobs have the headers of their records": {"test_each_of_many_jobs_keeps_its_own_values"},
-    "its dead letters have their records": {"test_a_dead_letter_is_the_job_as_people_see_it"},
-    "it keeps neither jobs that have succeeded nor results": {
-        "test_each_kind_of_end_has_its_outcome",
-        "test_a_retry_is_no_end",
-        "test_pruning_is_bounded_and_starts_with_the_job_that_ended_first",
-        "test_jobs_that_have_changed_since_they_were_found_are_refused",
-        "test_finished_jobs_are_listed_by_when_they_finished",
-        "test_ended_jobs_are_found_by_the_time_of_their_creation",
-        "test_pages_of_ended_jobs_have_each_job_once_in_the_order_in_which_they_ended",
-        "test_retention_is_exact_across_the_change",
-    },
-    "the record of an ended job is done, so that it does not run again": {
-        "test_the_outcome_of_a_cancelled_job_is_stale",
-        "test_a_pending_dead_letter_is_dropped_only_by_force",
-        "test_a_job_that_an_operator_runs_again_before_its_end_was_seen_is_waited_for",
-        "test_a_job_that_an_operator_runs_again_between_the_queries_of_a_look_is_waited_for",
-    },
-    "a program that enqueues notifies nobody: the broker does": {
-        "test_an_owner_with_all_the_notifications_it_can_hold_is_notified_already",
-    },
-    "it is no memory:// store, and has no parts of one": {
-        "test_a_brief_list_has_the_last_error",
-        "test_a_sink_is_dropped_from_a_dead_letter_that_another_supervisor_claims_at_this_moment",
-    },
-}
-"""The tests of the suite that fail for a Kafka store, by what it does in another way. Where it declares that it can't do what a test
-needs, by Unsupported, the test is skipped with the store's own reason."""
-
-
-def otherwise(test: str) -> str | None:
-    return next((reason for reason, tests in OTHERWISE.items() if test in tests), None)
 
 
 class JoinedGroup:
@@ -119,6 +81,8 @@ class ReadAtOnce(FedStore):
 class KafkaFactory(StoreFactory):
     max_notifications = 65_536
     durable = False
+    first_token = (1 << EPOCH_BITS) + 1
+    dead_letters_have_records = True
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

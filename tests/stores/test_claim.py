@@ -108,11 +108,11 @@ def test_retries_are_ordered_by_due_time(factory, store):
     assert [lease.id for lease in take(store)] == [second, first]
 
 
-def test_a_token_grows_at_every_claim(store):
+def test_a_token_grows_at_every_claim(factory, store):
     put(store)
-    for token in (1, 2, 3):
+    for claims in range(3):
         lease = take_one(store)
-        assert lease.token == token
+        assert lease.token == factory.first_token + claims
         store.settle([release(lease)])
 
 

@@ -93,12 +93,12 @@ def test_a_transaction_that_fails_leaves_nothing_behind(factory, store):
 
 
 def test_a_policy_first_seen_in_a_transaction_that_failed_is_written_again(store):
-    put(store)
+    (id,) = put(store)
     with pytest.raises(ZeroDivisionError), store.transaction():
         take_one(store)
         raise ZeroDivisionError
     assert take_one(store).policy == resolve("mail", "default")
-    assert store.get(1)["max_retries"] == 3
+    assert store.get(id)["max_retries"] == 3
 
 
 def test_new_settings_first_seen_in_a_transaction_that_failed_hold_all_the_same(store):

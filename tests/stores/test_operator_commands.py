@@ -87,9 +87,9 @@ def test_a_succeeded_job_is_repeated_only_by_force(store, one_of_each):
 
 
 def test_a_retry_made_due_now_stays_a_retry(store):
-    put(store)
+    (id,) = put(store)
     store.settle([again(take_one(store), delay=1000.0)])
-    store.retry([1])
+    store.retry([id])
     lease = take_one(store)
     assert (lease.tier, lease.retries) == (1, 1)
 
