@@ -69,7 +69,7 @@ class Specs:
 
     @hookspec
     def supervisor_events(self, events: Sequence[Any]) -> None:
-        """Receive a batch of events: values of the types in `supervisor.events` and `supervisor.kafka_events`."""
+        """Receive a batch of events: values of the types in `supervisor.events` and `supervisor.kafka.events`."""
 
     @hookspec
     def supervisor_started(self, info: Mapping[str, Any]) -> None:

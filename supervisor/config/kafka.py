@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -187,9 +187,3 @@ def _hint(key: str) -> str:
     if "." in key and not did_you_mean(key, keys):
         return "; settings of librdkafka stand below store.kafka"
     return did_you_mean_or_all(key, keys)
-
-
-def secret_values(settings: Iterable[Mapping[Any, Any]]) -> Iterable[str]:
-    """Yield the values of these settings of librdkafka that no output may contain."""
-    for each in settings:
-        yield from (str(value) for key, value in each.items() if is_secret_name(str(key)))

@@ -9,11 +9,11 @@ from pathlib import Path
 from supervisor.config.contradictions import add_contradictions
 from supervisor.config.diagnostics import Findings, write_keys, write_problem
 from supervisor.config.document import Document, Keys, Refused
-from supervisor.config.kafka import KAFKA, secret_values
+from supervisor.config.kafka import KAFKA
 from supervisor.config.section import Place, reporting, tree
 from supervisor.config.settings import SCHEMES_WITHOUT_SECRETS, VARIABLE, Settings, absolute
 from supervisor.errors import ConfigError
-from supervisor.text.redaction import is_secret_name, secrets_of
+from supervisor.text.redaction import is_secret_name, secrets_in, secrets_of
 
 SEARCHED = ("supervisor.yaml", "etc/supervisor.yaml")
 
@@ -82,8 +82,9 @@ def _secrets(document: Document, settings: Settings) -> Iterator[str]:
         yield settings.http.token
     options = [store.options, *(sink.options for sink in settings.dlq.sinks)]
     inside = [kafka for each in options if isinstance(kafka := each.get("kafka"), Mapping)]
-    yield from secret_values(inside)
-    texts = [value for each in (*options, *inside) for value in each.values() if isinstance(value, str)]
+    for each in inside:
+        yield from secrets_in(each)
+    texts = [value for each in options for value in each.values() if isinstance(value, str)]
     for text in texts if nothing_secret else [*texts, store.url or ""]:
         if "://" in text:
             yield from secrets_of(text)

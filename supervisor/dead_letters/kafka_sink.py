@@ -13,7 +13,7 @@ from supervisor.config import kafka as checked
 from supervisor.dead_letters.file_sink import STRICT
 from supervisor.dead_letters.kafka_headers import REFERENCE, failure_headers, record_headers
 from supervisor.errors import NotAccepted, StoreError
-from supervisor.kafka_client import Publisher, Record, Refused
+from supervisor.kafka.client import Publisher, Record, Refused
 
 SECONDS = 25.0
 """The time for all attempts of one publish: it must end within the time of a sink."""

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from supervisor.errors import StoreError, StoreUnavailable
-from supervisor.kafka_client import client_settings, require
-from supervisor.kafka_errors import UNREACHABLE, ErrorTexts, is_outage
+from supervisor.kafka.client import client_settings, require
+from supervisor.kafka.errors import UNREACHABLE, ErrorTexts, is_outage
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError, Message

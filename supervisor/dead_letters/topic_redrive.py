@@ -14,7 +14,7 @@ import orjson
 from supervisor.dead_letters.kafka_headers import REFERENCE, SOURCE, split
 from supervisor.dead_letters.topic_reader import TopicReader
 from supervisor.errors import StoreError, StoreUnavailable
-from supervisor.kafka_client import Publisher, Record, Refused, headers_of
+from supervisor.kafka.client import Publisher, Record, Refused, headers_of
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -140,7 +140,7 @@ def _needing_psycopg() -> Iterator[None]:
 
 
 def _open_kafka(settings: StoreSettings, *, create: bool, base: Path) -> Store:
-    from supervisor.kafka_client import require
+    from supervisor.kafka.client import require
 
     if settings.kafka is None:
         raise StoreError("store: expected a mapping with type: kafka, bootstrap, group and topics")

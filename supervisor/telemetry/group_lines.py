@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from supervisor.kafka_events import (
+from supervisor.kafka.events import (
     CommitFailed,
     GroupProblem,
     OffsetReset,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from supervisor.kafka_events import (
+from supervisor.kafka.events import (
     CommitFailed,
     GroupFigures,
     PartitionFigures,

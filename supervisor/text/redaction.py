@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
 import orjson
@@ -54,6 +55,15 @@ def is_secret_name(name: str) -> bool:
     """Return whether the value of a setting of this name, such as `sasl.password`, is a secret."""
     name = name.lower()
     return name.endswith(_SECRET_ENDS) or not _SECRET_PARTS.isdisjoint(_PARTS_OF_NAME.split(name))
+
+
+def secrets_in(settings: Mapping[Any, Any]) -> Iterator[str]:
+    """Yield the values of settings that have the name of a secret, and the passwords in URLs among the others."""
+    for key, value in settings.items():
+        if is_secret_name(str(key)):
+            yield str(value)
+        elif isinstance(value, str) and "://" in value:
+            yield from secrets_of(value)
 
 
 def without_secrets(url: str) -> str:

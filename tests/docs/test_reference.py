@@ -16,10 +16,11 @@ import pytest
 import yaml
 
 import supervisor
-from supervisor import events, hooks, kafka_events
+from supervisor import events, hooks
 from supervisor.config.loading import load
 from supervisor.config.settings import Settings
 from supervisor.jobs import Cause, Failure, Job, JobState, NewJob
+from supervisor.kafka import events as kafka_events
 from supervisor.telemetry.metrics import Metrics
 from tests.config_keys import known_keys
 from tests.docs.commands import COMMANDS, arguments_of, options_of

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from supervisor import kafka_client
-from supervisor.kafka_client import ClientLog, Publisher, Record, client_settings, headers_of
-from supervisor.kafka_errors import ErrorTexts
+from supervisor.kafka import client as kafka_client
+from supervisor.kafka.client import ClientLog, Publisher, Record, client_settings, headers_of
+from supervisor.kafka.errors import ErrorTexts
 from tests.kafka.mock_cluster import MockCluster
 from tests.kafka.raw_producer import produce_with_header
 

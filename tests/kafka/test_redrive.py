@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from supervisor import kafka_client
 from supervisor.cli.app import run_command_line
 from supervisor.cli.context import CommandContext
 from supervisor.dead_letters.kafka_sink import KafkaSink
 from supervisor.dead_letters.topic_reader import TopicReader
-from supervisor.kafka_client import Publisher, Record, Refused
+from supervisor.kafka import client as kafka_client
+from supervisor.kafka.client import Publisher, Record, Refused
 from tests.kafka.broker import Broker, unique_name
 from tests.kafka.mock_cluster import MockCluster
 from tests.kafka.raw_producer import produce_with_header
@@ -316,8 +316,8 @@ HANGS = """
 import sys, time
 from supervisor.dead_letters import topic_redrive
 from supervisor.dead_letters.topic_reader import TopicReader
-from supervisor.kafka_client import Publisher, Record, Refused
-from supervisor.kafka_client import Publisher
+from supervisor.kafka.client import Publisher, Record, Refused
+from supervisor.kafka.client import Publisher
 
 topic_redrive.BATCH = 10
 owner, name = {"publish": (Publisher, "publish"), "commit": (TopicReader, "commit")}[sys.argv.pop(1)]

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
 
-from supervisor import kafka_client
 from supervisor.config.loading import load
 from supervisor.dead_letters.kafka_headers import MAX_REASON
 from supervisor.dead_letters.kafka_sink import KafkaSink
 from supervisor.dead_letters.opening import BuiltInSinks, SinkBuilder, close_sinks
 from supervisor.errors import NotAccepted
+from supervisor.kafka import client as kafka_client
 from supervisor.plugins.manager import PluginManager
 from tests.docs.pages import blocks
 from tests.kafka.broker import Broker

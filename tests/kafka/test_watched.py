@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from supervisor.http.health import readiness
-from supervisor.kafka_events import GroupEvent, OffsetReset, OffsetsCommitted
+from supervisor.kafka.events import GroupEvent, OffsetReset, OffsetsCommitted
 from supervisor.telemetry import LogSubscriber
 from tests.kafka.broker import QUIET, Broker
 from tests.kafka.mock_cluster import MockCluster

@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, KafkaException
 
 from supervisor.config.kafka import KafkaSettings
 from supervisor.errors import StoreError
-from supervisor.kafka_client import client_settings
-from supervisor.kafka_errors import ErrorTexts
+from supervisor.kafka.client import client_settings
+from supervisor.kafka.errors import ErrorTexts
 
 
 def usual_settings(kafka: Mapping[str, Any]) -> Mapping[str, str]:

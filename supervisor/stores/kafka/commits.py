@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from supervisor.kafka_errors import ErrorTexts
-from supervisor.kafka_events import CommitFailed, GroupEvent, OffsetsCommitted
+from supervisor.kafka.errors import ErrorTexts
+from supervisor.kafka.events import CommitFailed, GroupEvent, OffsetsCommitted
 from supervisor.stores.kafka.partitions import Partition
 from supervisor.stores.kafka.state import KafkaState
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
 from supervisor.errors import StoreBroken, StoreUnavailable
-from supervisor.kafka_client import serve_errors
-from supervisor.kafka_errors import ErrorTexts
+from supervisor.kafka.client import serve_errors
+from supervisor.kafka.errors import ErrorTexts
 
 BROKEN = frozenset({
     KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,

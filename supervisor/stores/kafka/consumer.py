@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from supervisor.config.kafka import KafkaSettings
-from supervisor.kafka_client import client_settings, headers_of
-from supervisor.kafka_errors import ErrorTexts
-from supervisor.kafka_events import GroupEvent, GroupProblem
+from supervisor.kafka.client import client_settings, headers_of
+from supervisor.kafka.errors import ErrorTexts
+from supervisor.kafka.events import GroupEvent, GroupProblem
 from supervisor.stores.kafka.client_check import usual_settings
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection

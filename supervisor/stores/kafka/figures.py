@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from supervisor.jobs import JobState
-from supervisor.kafka_events import GroupEvent, GroupFigures, PartitionFigures
+from supervisor.kafka.events import GroupEvent, GroupFigures, PartitionFigures
 from supervisor.stores.kafka.partitions import Partition
 from supervisor.stores.kafka.state import KafkaState
 from supervisor.stores.memory.state import JobRecord

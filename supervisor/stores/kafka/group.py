@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from supervisor.config.kafka import KafkaSettings
 from supervisor.errors import StoreUnavailable
-from supervisor.kafka_client import client_settings, serve_errors
-from supervisor.kafka_errors import ErrorTexts
+from supervisor.kafka.client import client_settings, serve_errors
+from supervisor.kafka.errors import ErrorTexts
 from supervisor.stores.codes import READY
 from supervisor.stores.counts import queue_rows
 from supervisor.stores.kafka.offsets import done_ranges

@@ -10,7 +10,7 @@ import orjson
 from supervisor.config.kafka import KafkaSettings
 from supervisor.config.settings import DEFAULT_QUEUE
 from supervisor.errors import StoreError, StoreUnavailable, Unsupported
-from supervisor.kafka_client import Publisher, Record
+from supervisor.kafka.client import Publisher, Record
 from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
 from supervisor.stores.records import EnqueueRow
 

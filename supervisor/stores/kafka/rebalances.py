@@ -7,7 +7,7 @@ from itertools import count
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from supervisor.kafka_events import GroupEvent, PartitionsAssigned, PartitionsRevoked
+from supervisor.kafka.events import GroupEvent, PartitionsAssigned, PartitionsRevoked
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.connection import Connection
 from supervisor.stores.kafka.membership import Membership

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from supervisor.kafka_events import GroupEvent, OffsetReset
+from supervisor.kafka.events import GroupEvent, OffsetReset
 from supervisor.stores.kafka.client_check import is_cooperative
 from supervisor.stores.kafka.connection import Connection
 from supervisor.stores.kafka.ends import at_position, ends_of

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, ParamSpec, TypeVar
 from supervisor.config.kafka import KafkaSettings
 from supervisor.config.settings import DlqSettings
 from supervisor.jobs import JobState
-from supervisor.kafka_events import GroupEvent
+from supervisor.kafka.events import GroupEvent
 from supervisor.stores.kafka.consumer import GroupConsumer
 from supervisor.stores.kafka.dead_letters import DeadLetters
 from supervisor.stores.kafka.description import description, obstacles

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.kafka_events import (
+from supervisor.kafka.events import (
     CommitFailed,
     GroupProblem,
     OffsetReset,

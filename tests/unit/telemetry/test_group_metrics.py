@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from supervisor.http.exposition import exposition
-from supervisor.kafka_events import (
+from supervisor.kafka.events import (
     CommitFailed,
     GroupFigures,
     OffsetsCommitted,

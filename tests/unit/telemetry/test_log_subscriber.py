@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from supervisor import events, kafka_events
+from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
+from supervisor.kafka import events as kafka_events
 from supervisor.telemetry import LogSubscriber
 from supervisor.telemetry.log_handler import JsonFormat, TextFormat
 from supervisor.text.rate_limit import MAX_KEYS, RateLimit

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from supervisor.kafka_errors import ErrorTexts
-from supervisor.kafka_events import CommitFailed, OffsetsCommitted
+from supervisor.kafka.errors import ErrorTexts
+from supervisor.kafka.events import CommitFailed, OffsetsCommitted
 from supervisor.stores.kafka.commits import Commits
 from supervisor.stores.kafka.offsets import Offsets
 from supervisor.stores.kafka.partitions import Assignment, Partition

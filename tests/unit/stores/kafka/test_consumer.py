@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from supervisor.config.kafka import BufferSettings
 from supervisor.errors import StoreBroken, StoreUnavailable
-from supervisor.kafka_events import OffsetReset, PartitionsRevoked
+from supervisor.kafka.events import OffsetReset, PartitionsRevoked
 from supervisor.stores.kafka import consumer as consumer_module
 from supervisor.stores.kafka.consumer import ConsumerLimits, GroupConsumer
 from supervisor.stores.kafka.resets import ResetLimits

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from supervisor.jobs import JobState
-from supervisor.kafka_events import GroupFigures, PartitionFigures
+from supervisor.kafka.events import GroupFigures, PartitionFigures
 from supervisor.stores.kafka.figures import FigureLimits, Figures
 from supervisor.stores.kafka.offsets import Offsets
 from supervisor.stores.kafka.partitions import Assignment, Partition, Record

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from supervisor.text.redaction import Mask, is_secret_name, secrets_of
+from supervisor.text.redaction import Mask, secrets_in
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError
@@ -57,7 +57,7 @@ class ErrorTexts:
     def __init__(self, bootstrap: str, kafka: Mapping[str, Any]) -> None:
         self._bootstrap = bootstrap
         self._files = {key: str(path) for key, path in kafka.items() if key.endswith(".location")}
-        self.mask = Mask(_secrets(kafka))
+        self.mask = Mask(secrets_in(kafka))
 
     def of(self, error: KafkaError, topic: str | None = None, cause: KafkaError | None = None) -> str:
         """Return what failed where, and what to do. `cause` is the last error of a connection, if there is one."""
@@ -92,11 +92,3 @@ def is_outage(error: KafkaError, cause: KafkaError | None) -> bool:
 def without_state(text: str) -> str:
     """Return a text of librdkafka without the state of its connection, which means nothing to a person."""
     return _STATE.sub("", text).replace("/bootstrap:", ":")
-
-
-def _secrets(kafka: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in kafka.items():
-        if is_secret_name(key):
-            yield str(value)
-        elif isinstance(value, str) and "://" in value:
-            yield from secrets_of(value)

@@ -15,7 +15,7 @@ from operator import methodcaller
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from supervisor.errors import StoreError
-from supervisor.kafka_errors import TOO_LARGE, ErrorTexts, is_outage, without_state
+from supervisor.kafka.errors import TOO_LARGE, ErrorTexts, is_outage, without_state
 from supervisor.text.rate_limit import RateLimit, times
 
 if TYPE_CHECKING:
