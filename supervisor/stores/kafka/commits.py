@@ -59,12 +59,15 @@ class Commits:
         try:
             self._client.commit(offsets=_offsets(self._under_way), asynchronous=True)
         except KafkaException as error:
-            self.committed(error.args[0], ())
+            sent, self._under_way = self._under_way, []
+            self._note(sent, error.args[0], ())
 
     def committed(self, error: KafkaError | None, answers: Sequence[TopicPartition]) -> None:
-        """Receive the broker's answer to the commit that is under way."""
-        sent, self._under_way = self._under_way, []
-        self._note(sent, error, answers)
+        """Receive an answer of the broker. One to an earlier commit, which came too late, shows nothing of the one under way."""
+        answered = {(it.topic, it.partition, it.offset) for it in answers}
+        if answered == {(it.partition.topic, it.partition.number, it.offset) for it in self._under_way}:
+            sent, self._under_way = self._under_way, []
+            self._note(sent, error, answers)
 
     def commit_now(self, partitions: Collection[Partition]) -> None:
         """Commit what these partitions have done, before they are given up; also what is under way, since its answer may not come.

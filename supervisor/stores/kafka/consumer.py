@@ -177,7 +177,8 @@ class GroupConsumer:
         first = self._client.poll(self._limits.poll)
         if first is None:
             return
-        self.connection.answered()
+        if _is_answer(first):
+            self.connection.answered()
         self._take([first])  # before the next call, in which its partition may be taken and given again
         batch = self._state.assignment.batch(self._limits.batch, self._largest)
         self._largest = 0
@@ -257,3 +258,9 @@ class GroupConsumer:
             self._resets.refused(partition, message.offset())
         else:
             self._client_failed(error)
+
+
+def _is_answer(message: Message) -> bool:
+    """Return whether a broker has sent it: the client makes most errors itself, also if no broker answers."""
+    error = message.error()
+    return error is None or error.code() == KafkaError._PARTITION_EOF

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from supervisor.jobs import JobState
 from supervisor.stores.kafka.partitions import Assignment, Partition, Record
 from supervisor.stores.kafka.values import UNREADABLE, created_at, handler_of, headers_of, payload_of
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.state import DeadLetterRecord, JobRecord, MemoryState
 from supervisor.stores.records import EnqueueRow
 
 MAX_ENDED_BYTES = 8_000_000
@@ -87,7 +87,11 @@ class KafkaState(MemoryState):
     def _make_ready(self, record: Record, row: EnqueueRow, now: int) -> None:
         created = created_at(record.timestamp, now)
         token = record.partition.token
-        self.add(JobRecord(record.id, row, now, created, JobState.READY, age=self.next_age(), token=token))
+        # The tokens of its dead letters begin there too: an acceptance of an earlier assignment is stale.
+        none_yet = DeadLetterRecord(now, token, state=None)
+        self.add(JobRecord(
+            record.id, row, now, created, JobState.READY, age=self.next_age(), token=token, dead_letter=none_yet,
+        ))  # fmt: skip
 
     # the end of jobs
 

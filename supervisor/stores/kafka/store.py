@@ -18,11 +18,10 @@ from supervisor.stores.kafka.group import Group
 from supervisor.stores.kafka.limits import DONE, NOWHERE, unsupported
 from supervisor.stores.kafka.partitions import Assignment
 from supervisor.stores.kafka.producing import Producing
-from supervisor.stores.kafka.queries import Remaining
+from supervisor.stores.kafka.queries import KafkaQueries
 from supervisor.stores.kafka.state import KafkaState
 from supervisor.stores.memory.operator import OperatorChanges
 from supervisor.stores.memory.ownership import Ownership
-from supervisor.stores.memory.queries import Queries
 from supervisor.stores.memory.queue import Queue
 from supervisor.stores.memory.settle import Settles
 from supervisor.stores.operator_commands import BatchedCommands
@@ -57,8 +56,7 @@ class KafkaStore:
         state.on_ready = owner.notify_self
         self._queue = queue = Queue(state, owner)
         settles, dead_letters = Settles(state, owner), DeadLetters(state, owner)
-        self._queries = queries = Queries(state, owner)
-        remaining = Remaining(state, queries, lambda: self._consumer is not None and self._consumer.membership.joined)
+        self._queries = queries = KafkaQueries(state, owner, self._has_joined)
         self._commands = commands = BatchedCommands(OperatorChanges(state), state.transaction, owner.notify)
         self.enqueue, self.transaction, self.clock = self._producing.enqueue, state.transaction, state.clock
         self.notify, self.announce, self.watch_owners = owner.notify, owner.announce, owner.watch_owners
@@ -69,7 +67,7 @@ class KafkaStore:
         self.expired_leases, self.repair, self.prune = settles.expired_leases, queries.repair, commands.prune
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.sinks = dead_letters.mark_accepted, self._inside("sinks", queries.sinks)
-        self.remaining = self._inside("remaining", remaining.remaining)
+        self.remaining = self._inside("remaining", queries.remaining)
         self.oldest_ready = self._inside("oldest_ready", queries.oldest_ready)
         self.get, self.get_many = self._inside("get", queries.get), self._inside("get_many", queries.get_many)
         self.ended = self._inside("ended", queries.ended)
@@ -93,6 +91,9 @@ class KafkaStore:
     def _has_jobs(self) -> bool:
         """Whether this is the store of a supervisor, also if that has left."""
         return self._owner.name is not None or self._consumer is not None
+
+    def _has_joined(self) -> bool:
+        return self._consumer is not None and self._consumer.membership.joined
 
     # a supervisor
 

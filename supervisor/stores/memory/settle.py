@@ -21,8 +21,6 @@ from supervisor.stores.records import (
     require_seen,
 )
 
-_ASSIGNMENT = -(2**32)
-
 
 class Settles:
     def __init__(self, state: MemoryState, owner: Ownership) -> None:
@@ -74,9 +72,7 @@ class Settles:
         if outcome.failure is not None:
             changes["errors"] = _thinned((*job.errors, failure_record(outcome.failure, outcome.lease, now)))
         if outcome.dead_letter:
-            # A record of Kafka may run again as a new job of the same id: its dead letter needs other tokens than the one before, and
-            # has the part of the job's token that all claims of an assignment share.
-            token = job.dead_letter.token + 1 if job.dead_letter else job.token & _ASSIGNMENT
+            token = job.dead_letter.token + 1 if job.dead_letter else 0
             sinks = self._owner.owed()
             changes["dead_letter"] = DeadLetterRecord(now, token, owed=sinks, state="pending" if sinks else "delivered")
         self._state.change_to(job, changes)

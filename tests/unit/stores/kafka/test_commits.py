@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from supervisor.kafka.errors import ErrorTexts
 from supervisor.kafka.events import CommitFailed, OffsetsCommitted
-from supervisor.stores.kafka.commits import Commits
+from supervisor.stores.kafka.commits import ANSWER, Commits
 from supervisor.stores.kafka.offsets import Offsets
 from supervisor.stores.kafka.partitions import Assignment, Partition
 from supervisor.stores.kafka.state import KafkaState
@@ -51,7 +51,7 @@ class World:
 
 class _Answer:
     def __init__(self, of: TopicPartition, error: KafkaError | None) -> None:
-        self.topic, self.partition, self.error = of.topic, of.partition, error
+        self.topic, self.partition, self.offset, self.error = of.topic, of.partition, of.offset, error
 
 
 @pytest.fixture
@@ -81,3 +81,20 @@ def test_partitions_that_were_given_up_leave_no_problem_behind(world: World) -> 
     world.state.drop([second])
     world.commit_at(3.0)
     assert not world.commits.failing_since and not world.commits.error
+
+
+def test_an_answer_that_comes_after_a_later_commit_shows_nothing_of_that(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = world.assign(0)
+    answer, unanswered = world.commits.committed, list[Any]()
+    monkeypatch.setattr(world.commits, "committed", lambda error, answers: unanswered.append(answers))
+    world.commit_at(1.0)
+    partition.offsets.reached_end(9)
+    partition.changed = True
+    world.commit_at(1.0 + ANSWER)
+    first, second = unanswered
+    answer(None, first)
+    assert (world.sent, partition.committed, world.emitted) == ([{0: 5}, {0: 9}], None, [])
+    answer(None, second)
+    assert (partition.committed, world.emitted) == (9, [OffsetsCommitted({"orders/0": 9})])

@@ -378,3 +378,13 @@ def test_with_the_group_protocol_of_kafka_4_the_client_has_no_strategy_and_reset
     group.client.watermarks.append((40, 50))
     group.feed(refused())
     assert [name for name, _ in group.client.calls[-3:]] == ["incremental_unassign", "incremental_assign", "resume"]
+
+
+def test_an_error_that_the_client_has_made_itself_is_no_answer_of_the_brokers(start):
+    group = start(P)
+    group.feed(group.consumer.connection.ask)
+    assert not group.consumer.connection.answers
+    group.feed(FakeMessage(*P, 0, KafkaError(KafkaError._TRANSPORT)))
+    assert not group.consumer.connection.answers
+    group.feed(*records(0))
+    assert group.consumer.connection.answers

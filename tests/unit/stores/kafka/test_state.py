@@ -555,6 +555,21 @@ def test_the_work_that_is_left_counts_records_that_wait_and_partitions_that_are_
     assert store.remaining(None, None) == {"in_flight": 1, "ready": 1 + joined}
 
 
+def test_records_that_wait_are_shown_as_ready_and_have_not_ended(store):
+    first, second, third = feed(store, b"a", b"a", b"b")
+    (queue,) = store.stats()["queues"]
+    assert queue["queue_size"] == 3
+    assert store.ended([first, second, third, 7]) == [7]
+
+
+def test_records_that_wait_in_a_paused_queue_or_in_one_that_is_not_served_are_not_waited_for(store):
+    feed(store, b"a", b"a")
+    joined = 1
+    assert store.remaining(frozenset({"others"}), None) == {"ready": joined}
+    store.pause("orders", True)
+    assert store.remaining(None, None) == {"ready": joined}
+
+
 def test_jobs_are_counted_by_state(store):
     feed(store, *[None] * 5)
     a, b, c, d = claim(store, 4)
