@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import time
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -106,6 +107,22 @@ class MockCluster:
         plain = [value.encode() if isinstance(value, str) else value for value in values]
         error = getattr(_library(), f"rd_kafka_mock_{name}")(self._cluster, *plain)
         assert error == 0, _library().rd_kafka_err2str(error).decode()
+
+
+def read(bootstrap: str, topic: str, count: int, partition: int = 0) -> list[Any]:
+    """Return the first records of a partition."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+    found: list[Any] = []
+    until = time.monotonic() + 20
+    while len(found) < count and time.monotonic() < until:
+        if (message := consumer.poll(0.2)) is not None:
+            assert message.error() is None
+            found.append(message)
+    consumer.close()
+    return found
 
 
 @cache

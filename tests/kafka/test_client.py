@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from supervisor.kafka import client as kafka_client
 from supervisor.kafka.client import ClientLog, Publisher, Record, client_settings, headers_of
 from supervisor.kafka.errors import ErrorTexts
-from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.mock_cluster import MockCluster, read
 from tests.kafka.raw_producer import produce_with_header
 
 MSG_SIZE_TOO_LARGE = KafkaError.MSG_SIZE_TOO_LARGE
@@ -30,20 +30,6 @@ def cluster() -> Iterator[MockCluster]:
     made = MockCluster()
     yield made
     made.close()
-
-
-def read(bootstrap: str, topic: str, count: int) -> list[Any]:
-    """The first records of a topic's only partition."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[Any] = []
-    until = time.monotonic() + 20
-    while len(found) < count and time.monotonic() < until:
-        if (message := consumer.poll(0.2)) is not None:
-            assert message.error() is None
-            found.append(message)
-    consumer.close()
-    return found
 
 
 def unused_port() -> int:

@@ -20,9 +20,9 @@ from supervisor.dead_letters.topic_reader import TopicReader
 from supervisor.kafka import client as kafka_client
 from supervisor.kafka.client import Publisher, Record, Refused
 from tests.kafka.broker import Broker, unique_name
-from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.mock_cluster import MockCluster, read
 from tests.kafka.raw_producer import produce_with_header
-from tests.kafka.test_sink import HEADERS, dead_letter, of_other_store, read
+from tests.kafka.test_sink import HEADERS, dead_letter, of_other_store
 
 GROUP = "supervisor-redrive"
 ROOT = Path(__file__).parents[2]

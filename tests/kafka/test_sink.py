@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, TopicPartition
+from confluent_kafka import KafkaError
 
 from supervisor.config.loading import load
 from supervisor.dead_letters.kafka_headers import MAX_REASON
@@ -22,7 +22,7 @@ from supervisor.kafka import client as kafka_client
 from supervisor.plugins.manager import PluginManager
 from tests.docs.pages import blocks
 from tests.kafka.broker import Broker
-from tests.kafka.mock_cluster import MockCluster
+from tests.kafka.mock_cluster import MockCluster, read
 
 HEADERS = [
     ("null", None), ("bytes", b"\xff\x00"), ("empty", b""), ("twice", b"1"), ("twice", b"2"), ("größe", b"g"),
@@ -56,19 +56,6 @@ def dead_letter(
 def of_other_store(id: int, message: str = "no") -> dict[str, Any]:
     failure = {"attempt": 4, "cause": "error", "type": "ValueError", "message": message, "at": "2026-11-30T00:00:00Z"}
     return {"id": id, "handler": "mail", "queue": "post", "payload": {"a": 1}, "attempt": 4, "errors": [failure]}
-
-
-def read(bootstrap: str, topic: str, count: int, partition: int = 0) -> list[Any]:
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
-    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-    found: list[Any] = []
-    until = time.monotonic() + 20
-    while len(found) < count and time.monotonic() < until:
-        if (message := consumer.poll(0.2)) is not None:
-            assert message.error() is None
-            found.append(message)
-    consumer.close()
-    return found
 
 
 def test_key_value_and_headers_stay_as_they_were_and_ours_follow(broker: Broker, topic: str) -> None:

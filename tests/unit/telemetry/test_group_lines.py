@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,35 +15,9 @@ from supervisor.kafka.events import (
     PartitionsAssigned,
     PartitionsRevoked,
 )
-from supervisor.telemetry import LogSubscriber
+from tests.unit.telemetry.conftest import Clock
 
 Log = Callable[..., list[str]]
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def log(clock: Clock, caplog: pytest.LogCaptureFixture) -> Iterator[Log]:
-    caplog.set_level(logging.DEBUG, "supervisor")
-    subscriber = LogSubscriber(clock)
-
-    def log(*happened: Any) -> list[str]:
-        caplog.clear()
-        for event in happened:
-            subscriber(event)
-        return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
-
-    yield log
 
 
 REFUSED = CommitFailed(["orders/0"], "box:9092: REBALANCE_IN_PROGRESS")

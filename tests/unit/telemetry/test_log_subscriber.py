@@ -11,34 +11,7 @@ from supervisor.kafka import events as kafka_events
 from supervisor.telemetry import LogSubscriber
 from supervisor.telemetry.log_handler import JsonFormat, TextFormat
 from supervisor.text.rate_limit import MAX_KEYS, RateLimit
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def log(clock: Clock, caplog: pytest.LogCaptureFixture) -> Any:
-    """Log events at debug level, and return their lines."""
-    caplog.set_level(logging.DEBUG, "supervisor")
-    subscriber = LogSubscriber(clock)
-
-    def log(*happened: Any) -> list[str]:
-        caplog.clear()
-        for event in happened:
-            subscriber(event)
-        return [f"{record.levelname} {record.getMessage()}" for record in caplog.records]
-
-    return log
+from tests.unit.telemetry.conftest import Clock
 
 
 def lease(id: int = 42, retries: int = 0, handler: str = "thumb") -> Lease:
