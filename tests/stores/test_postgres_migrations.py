@@ -14,6 +14,7 @@ from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import Policy
 from supervisor.stores.postgres.connection import Connection
 from supervisor.stores.postgres.owner_lock import OwnerLock
+from supervisor.stores.postgres.schema import VERSION
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import ClaimRequest, Waiting
 from supervisor.stores.transfer import TransferRecord
@@ -320,7 +321,7 @@ def test_programs_that_open_it_at_once_migrate_it_once(factory):
     for thread in threads:
         thread.join()
     assert failures == []
-    assert factory.sql("select version from {s}.version").fetchall() == [(2,)]
+    assert factory.sql("select version from {s}.version").fetchall() == [(VERSION,)]
 
 
 # --- supervisors of version 1

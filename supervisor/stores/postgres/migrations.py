@@ -35,6 +35,8 @@ CORRECT_DEAD_LETTERS = f"""
 ACCEPTED = "select distinct accepted from {s}.letters"
 SET_ACCEPTED = "update {s}.letters set accepted = $2 where accepted = $1"
 
+FROM_VERSION_2: tuple[str, ...] = ()
+
 FROM_VERSION_1 = (
     VERSION_FOR_ALL,
     "drop trigger put_by_hand on {s}.jobs",
@@ -94,7 +96,7 @@ EXPIRE_UNLEASED = f"""
   update {{s}}.jobs set owner = coalesce(owner, 0), lease_until = coalesce(lease_until, 0)
   where state = {IN_FLIGHT} and (owner is null or lease_until is null)"""
 # The lock keeps supervisors from joining between the look for running ones and the migration.
-LOCK_VERSION_1 = "lock table {s}.jobs, {s}.supervisors in access exclusive mode"
+LOCK_SUPERVISORS = "lock table {s}.jobs, {s}.supervisors in access exclusive mode"
 # It reads the catalog itself: after a wait for the lock of another process, `to_regclass` alone answers from a cache that is as
 # old as the transaction.
 MAY_CREATE = """
@@ -102,6 +104,8 @@ MAY_CREATE = """
     case when to_regnamespace($1) is null then has_database_privilege(current_database(), 'create')
       else has_schema_privilege(to_regnamespace($1), 'create') end"""
 FIND_TABLE = "select relname from pg_catalog.pg_class where oid operator(pg_catalog.=) pg_catalog.to_regclass($1)"
+RUNNING = f"""
+  select owner, host, owner_lock from {{s}}.supervisors where state <> '{LEFT}' and unseen_after >= {NOW} order by id"""
 RUNNING_OF_VERSION_1 = f"""
   select owner, host, place from {{s}}.supervisors where state <> '{LEFT}' and unseen_after >= {NOW} order by id"""
 
@@ -151,8 +155,12 @@ def _bring_up(connection: Connection) -> None:
     version = _known_version(connection)
     if version is None:
         _make(connection)
-    elif version == 1:
-        _migrate_version_1(connection)
+    elif version < VERSION:
+        connection.run(LOCK_SUPERVISORS)
+        _refuse_running(connection, RUNNING_OF_VERSION_1 if version == 1 else RUNNING)
+        if version == 1:
+            _migrate_version_1(connection)
+        _run_all(connection, FROM_VERSION_2)
     connection.run("delete from {s}.version")
     connection.run("insert into {s}.version values ($1)", VERSION)
 
@@ -180,15 +188,15 @@ def _obstacle(connection: Connection) -> str | None:
     )
 
 
-def _migrate_version_1(connection: Connection) -> None:
-    connection.run(LOCK_VERSION_1)
-    running = [
-        f"{owner} on {host}" for owner, host, place in connection.rows(RUNNING_OF_VERSION_1) if not is_gone(place)
-    ]
-    if running:
+def _refuse_running(connection: Connection, query: str) -> None:
+    """Raise StoreUnavailable if the query finds a supervisor of the older version that is running."""
+    if running := [f"{owner} on {host}" for owner, host, lock in connection.rows(query) if not is_gone(lock)]:
         raise StoreUnavailable(
             f"{connection.url}: in use by a supervisor of an older version ({', '.join(running)}); stop it first"
         )
+
+
+def _migrate_version_1(connection: Connection) -> None:
     closed = has_table(connection, "shut")
     if not closed:
         connection.run(EXPIRE_UNLEASED)

@@ -19,7 +19,7 @@ from supervisor.stores.limits import (
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
 from supervisor.stores.transfer import closed_message
 
-VERSION = 2
+VERSION = 3
 
 # A statement sees one time, and the next statement of its transaction a later one: in a transaction that is held open for an
 # hour, leases and due times must not be of an hour ago. Names are written in full, since PostgreSQL does not inline a function

@@ -77,22 +77,25 @@ CLOSED_FROM_VERSION_1 = (
 )
 
 
+FROM_VERSION_2: tuple[str, ...] = ()
+
+
 def bring_up(connection: Connection, synchronous: str, folder: Path) -> None:
     """Make the schema of a new store, or migrate an older one, in one transaction; `folder` is that of the owners' files. It
     waits some seconds for other processes that do the same, and closes the connection if it fails."""
     try:
-        _wait_until_up(connection, synchronous)
+        _wait_until_up(connection, synchronous, folder)
     except BaseException:
         connection.close()
         raise
     _rename_files_of_version_1(connection.path, folder)
 
 
-def _wait_until_up(connection: Connection, synchronous: str) -> None:
+def _wait_until_up(connection: Connection, synchronous: str, folder: Path) -> None:
     deadline = time.monotonic() + _OPENING_SECONDS
     while True:
         try:
-            _bring_up(connection, synchronous)
+            _bring_up(connection, synchronous, folder)
             return
         except sqlite3.Error as error:
             if code_of(error) != sqlite3.SQLITE_BUSY:
@@ -101,7 +104,7 @@ def _wait_until_up(connection: Connection, synchronous: str) -> None:
                 raise StoreUnavailable(f"{connection.path}: {error}") from error
 
 
-def _bring_up(connection: Connection, synchronous: str) -> None:
+def _bring_up(connection: Connection, synchronous: str, folder: Path) -> None:
     connection.execute("begin")  # to read one state: another process may be making this store
     try:
         version = _known_version(connection)
@@ -112,7 +115,7 @@ def _bring_up(connection: Connection, synchronous: str) -> None:
     connection.execute(f"pragma synchronous = {synchronous}")
     connection.execute(f"pragma journal_size_limit = {connection.limits.wal_bytes}")
     if version < VERSION:
-        _migrate(connection)
+        _migrate(connection, folder)
     connection.execute("pragma temp_store = memory")  # otherwise savepoints keep their undo data in files in /tmp
 
 
@@ -129,14 +132,17 @@ def _known_version(connection: Connection) -> int:
     return version
 
 
-def _migrate(connection: Connection) -> None:
+def _migrate(connection: Connection, folder: Path) -> None:
     connection.execute("begin immediate")
     try:
         version = _known_version(connection)
         if version == 0:
             _execute_all(connection, SCHEMA)
-        elif version == 1:
-            _migrate_version_1(connection)
+        elif version < VERSION:
+            _refuse_running(connection.path, beside(connection.path, ".bells") if version == 1 else folder)
+            if version == 1:
+                _migrate_version_1(connection)
+            _execute_all(connection, FROM_VERSION_2)
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
         connection.execute(f"pragma user_version = {VERSION}")
         connection.execute("commit")
@@ -146,12 +152,14 @@ def _migrate(connection: Connection) -> None:
         raise
 
 
-def _migrate_version_1(connection: Connection) -> None:
-    lock = OwnerLock(beside(connection.path, ".bells"))
+def _refuse_running(path: Path, folder: Path) -> None:
+    """Raise StoreUnavailable if a supervisor of the older version, whose locks are in this folder, is running."""
+    lock = OwnerLock(folder)
     if running := [owner for owner in sorted(lock.owners()) if not lock.is_gone(owner)]:
-        raise StoreUnavailable(
-            f"{connection.path}: in use by a supervisor of an older version ({', '.join(running)}); stop it first"
-        )
+        raise StoreUnavailable(f"{path}: in use by a supervisor of an older version ({', '.join(running)}); stop it first")
+
+
+def _migrate_version_1(connection: Connection) -> None:
     _execute_all(connection, FROM_VERSION_1)
     tables = {name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")}
     if b"shut" in tables:

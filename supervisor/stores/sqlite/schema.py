@@ -15,7 +15,7 @@ from supervisor.stores.limits import (
 )
 
 APPLICATION_ID = 0x4A535631
-VERSION = 2
+VERSION = 3
 
 _NOW = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
 
