@@ -331,7 +331,8 @@ def microseconds(seconds: float) -> int:
 
 
 class Shown(NamedTuple):
-    """A job as any store keeps it. Times are microseconds since the epoch; the texts are as stored, so they may not be JSON."""
+    """A job as any store keeps it. Times are microseconds since the epoch; the texts are as stored, so they may not be JSON.
+    `snoozed_until` is the end of the last snooze: a job that does not snooze now is due at another time."""
 
     id: int
     handler: str
@@ -356,6 +357,8 @@ class Shown(NamedTuple):
     progress: str | None = None
     progress_at: int | None = None
     log: str | None = None
+    snoozes: int | None = None
+    snoozed_until: int | None = None
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
@@ -380,6 +383,8 @@ def job_dict(job: Shown) -> dict[str, Any]:
         "dead_letter": job.dead_letter,
         "missing_sinks": list(job.missing_sinks),
         "expired_count": job.expired_count,
+        "snoozes": job.snoozes or 0,
+        "snoozed_until": iso(job.due_at) if job.state == "scheduled" and job.due_at == job.snoozed_until else None,
         "progress": shown_progress(job.progress, job.progress_at),
         "log": shown_log(job.log),
         "lease": {"owner": job.owner, "until": iso(job.lease_until)} if job.state == JobState.IN_FLIGHT else None,

@@ -283,6 +283,7 @@ SIGNATURES = {
     "AsyncClient": supervisor.AsyncClient,
     "NewJob": supervisor.NewJob,
     "NotAccepted": supervisor.NotAccepted,
+    "Snooze": supervisor.Snooze,
 }
 
 

@@ -60,6 +60,7 @@ NOT_ON_KAFKA = {
     },
     "a record stays in its topic until the retention there ends": {
         "test_a_job_that_is_deleted_meanwhile_is_not_found",
+        "test_a_job_that_is_made_fresh_has_never_snoozed",
         "test_a_long_list_is_read_in_pages_without_jobs_that_are_deleted_meanwhile",
         "test_a_pending_dead_letter_is_dropped_only_by_force",
         "test_ids_come_in_order_and_are_never_given_again",

@@ -64,6 +64,7 @@ class KafkaStore:
         self.claim, self.paused, self.make_due = queue.claim, queue.paused, queue.make_due
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
+        self.snoozes = settles.snoozes
         self.expired_leases, self.repair, self.prune = settles.expired_leases, queries.repair, commands.prune
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.sinks = dead_letters.mark_accepted, self._inside("sinks", queries.sinks)

@@ -87,6 +87,8 @@ class OperatorChanges:
                 due_at=self._state.now(),
                 retries=0,
                 expired_count=0,
+                snoozes=0,
+                snoozed_until=None,
                 started_at=None,
                 finished_at=None,
                 result=None,

@@ -63,6 +63,8 @@ class JobRecord:
     progress: str | None = None
     progress_at: int | None = None
     log: str | None = None
+    snoozes: int = 0
+    snoozed_until: int | None = None
 
     @property
     def dead_letter_state(self) -> str | None:
@@ -87,6 +89,7 @@ class JobRecord:
             self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,
             self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
             self.missing_sinks, self.expired_count, self.owner, self.lease_until, self.progress, self.progress_at, self.log,
+            self.snoozes, self.snoozed_until,
         ))  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class MemoryStore:
         self.look, self.claim, self.paused, self.make_due = queue.look, queue.claim, queue.paused, queue.make_due
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
+        self.snoozes = settles.snoozes
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock = dead_letters.mark_accepted, state.clock
         self.stats, self.remaining = queries.stats, queries.remaining

@@ -22,6 +22,7 @@ from supervisor.stores.postgres.schema import (
     QUEUE_CHANGED,
     REPORTS,
     SCHEMA,
+    SNOOZES,
     VERSION,
     VERSION_FOR_ALL,
 )
@@ -35,7 +36,13 @@ CORRECT_DEAD_LETTERS = f"""
 ACCEPTED = "select distinct accepted from {s}.letters"
 SET_ACCEPTED = "update {s}.letters set accepted = $2 where accepted = $1"
 
-FROM_VERSION_2: tuple[str, ...] = ()
+FROM_VERSION_2: tuple[str, ...] = (
+    SNOOZES,
+    "drop trigger jobs_deleted on {s}.jobs",
+    "drop trigger jobs_truncated on {s}.jobs",
+    "drop function {s}.jobs_deleted(), {s}.jobs_truncated()",
+    *JOBS_DELETED,
+)
 
 FROM_VERSION_1 = (
     VERSION_FOR_ALL,

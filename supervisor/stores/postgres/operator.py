@@ -13,6 +13,7 @@ from supervisor.stores.postgres.queries import Queries
 from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.settle import LOCK_JOBS
+from supervisor.stores.postgres.snoozes import Snoozes
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
 
@@ -59,6 +60,7 @@ class OperatorChanges:
 
     def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, queries: Queries) -> None:
         self._connection, self._locks, self.count, self._queries = connection, locks, counts.add, queries
+        self._snoozes = Snoozes(connection)
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return self._connection.column(DEAD, after, limit)
@@ -92,6 +94,7 @@ class OperatorChanges:
     def make_fresh(self, ids: Sequence[int]) -> None:
         self._connection.later(REDRIVE, array(ids), array(reserve_ids(self._connection, len(ids))))
         self._connection.later(WITHDRAW, array(ids))
+        self._snoozes.forget(ids)
 
     def remove(self, ids: Sequence[int]) -> None:
         self._connection.later(REMOVE, array(ids))

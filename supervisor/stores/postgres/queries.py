@@ -52,10 +52,12 @@ def _shown_sql(payload: str, result: str, headers: str, log: str) -> str:
       select jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options, jobs.due_at,
         created_at, started_at, finished_at, {result}, {headers}, expired_count,
         (select supervisors.owner from {{s}}.supervisors where supervisors.id = jobs.owner), lease_until,
-        progress, progress_at, {log}, dead_letters.state, owed, accepted
+        progress, progress_at, {log}, dead_letters.state, owed, accepted,
+        snoozes.n, snoozes.until
       from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
       left join {{s}}.dead_letters on dead_letters.job_id = jobs.id
-      left join {{s}}.reports on reports.job_id = jobs.id order by place"""
+      left join {{s}}.reports on reports.job_id = jobs.id
+      left join {{s}}.snoozes on snoozes.job_id = jobs.id order by place"""
 
 
 SHOWN = _shown_sql("coalesce(payload, '')", "result", "headers", "log")
@@ -230,9 +232,10 @@ class Queries:
 
 def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
     id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
-    *rest, expired, owner, until, progress, at, log, dead_letter, owed, accepted = row[9:]
+    *rest, expired, owner, until, progress, at, log, dead_letter, owed, accepted, snoozes, snoozed_until = row[9:]
     most = own_max_retries(options, None if policy is None else stored_policy(policy, None))
     known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
     missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
     dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-    return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, progress, at, log))
+    last = (expired, owner, until, progress, at, log, snoozes, snoozed_until)
+    return Shown._make((*known, errors.get(id, ()), dead_letter, missing, *last))

@@ -92,6 +92,10 @@ COUNTS_BY_QUEUE = "create index counts_by_queue on {s}.counts(state, queue, tier
 REPORTS = """create table {s}.reports(job_id bigint primary key, progress text, progress_at bigint, log text)
   with (fillfactor = 70)"""
 
+# Only jobs that have snoozed have a row: how often, and the time at which the last snooze ends.
+SNOOZES = """create table {s}.snoozes(job_id bigint primary key, n int not null, until bigint not null)
+  with (fillfactor = 70)"""
+
 # The store itself gives every row its age: a row without one was inserted with plain SQL by another program, and is counted here.
 INSERTED_BY_SQL = (
     f"""create function {{s}}.inserted_by_sql() returns trigger language plpgsql
@@ -136,6 +140,7 @@ JOBS_DELETED = (
       begin
         delete from {{s}}.attempts where job_id = any(ids);
         delete from {{s}}.reports where job_id = any(ids);
+        delete from {{s}}.snoozes where job_id = any(ids);
         delete from {{s}}.dead_letters where job_id = any(ids);
         insert into {{s}}.counts(state, queue, tier, n)
           select state, queue, tier, -count(*) from gone group by state, queue, tier;
@@ -148,6 +153,7 @@ JOBS_DELETED = (
       begin
         delete from {{s}}.attempts;
         delete from {{s}}.reports;
+        delete from {{s}}.snoozes;
         delete from {{s}}.dead_letters;
         delete from {{s}}.counts;
         return null;
@@ -187,6 +193,7 @@ SCHEMA = (
       record text not null)""",
     "create index attempts_of on {s}.attempts(job_id, id)",
     REPORTS,
+    SNOOZES,
     f"""create table {{s}}.dead_letters(
       job_id bigint primary key,
       state smallint not null,

@@ -53,7 +53,7 @@ class PostgresStore:
         transfer = Transfer(connection, counts, queries, limits.id_range)
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
         self.enqueue, self.notify, self.paused = enqueues.enqueue, notifier.notify, claims.paused
-        self.make_due, self.keep_reports = claims.make_due, settles.keep_reports
+        self.make_due, self.keep_reports, self.snoozes = claims.make_due, settles.keep_reports, settles.snoozes
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications, self.sinks = notifier.fd, notifier.clear, queries.sinks

@@ -24,6 +24,7 @@ from supervisor.stores.sqlite.schema import (
     QUEUE_CHANGED,
     REPORTS,
     SCHEMA,
+    SNOOZES,
     UPDATED_BY_SQL,
     VERSION,
     between,
@@ -65,7 +66,6 @@ FROM_VERSION_1 = (
     "alter table supervisors add column about text not null default '{}'",
     QUEUE_CHANGED,
     REPORTS,
-    JOB_DELETED,
     "delete from dead_letters where job_id not in (select id from jobs)",
     "delete from attempts where job_id not in (select id from jobs)",
 )
@@ -77,7 +77,11 @@ CLOSED_FROM_VERSION_1 = (
 )
 
 
-FROM_VERSION_2: tuple[str, ...] = ()
+FROM_VERSION_2: tuple[str, ...] = (
+    SNOOZES,
+    "drop trigger if exists job_deleted",
+    JOB_DELETED,
+)
 
 
 def bring_up(connection: Connection, synchronous: str, folder: Path) -> None:
@@ -156,7 +160,9 @@ def _refuse_running(path: Path, folder: Path) -> None:
     """Raise StoreUnavailable if a supervisor of the older version, whose locks are in this folder, is running."""
     lock = OwnerLock(folder)
     if running := [owner for owner in sorted(lock.owners()) if not lock.is_gone(owner)]:
-        raise StoreUnavailable(f"{path}: in use by a supervisor of an older version ({', '.join(running)}); stop it first")
+        raise StoreUnavailable(
+            f"{path}: in use by a supervisor of an older version ({', '.join(running)}); stop it first"
+        )
 
 
 def _migrate_version_1(connection: Connection) -> None:

@@ -12,6 +12,7 @@ from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
 from supervisor.stores.sqlite.schema import SINK_LISTS
+from supervisor.stores.sqlite.snoozes import Snoozes
 
 TARGETS = Select(
     "jobs.id, jobs.state, queue, tier, dead_letters.state",
@@ -56,6 +57,7 @@ class OperatorChanges:
 
     def __init__(self, connection: Connection, queries: Queries) -> None:
         self._connection, self.count, self._queries = connection, connection.counts.add, queries
+        self._snoozes = Snoozes(connection)
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         with self._connection.snapshot():
@@ -91,6 +93,7 @@ class OperatorChanges:
         self._connection.run(TAKE_AGES, age + len(ids) - 1)
         self._connection.run(REDRIVE, age, self._connection.now(), packed(ids))
         self._connection.run(WITHDRAW, packed(ids))
+        self._snoozes.forget(ids)
 
     def remove(self, ids: Sequence[int]) -> None:
         """Remove the jobs, and counts that are 0 then: names of queues may be used once only."""

@@ -50,9 +50,11 @@ def _shown(payload: str, result: str, headers: str, log: str) -> Select:
         f"""jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options,
           jobs.due_at, created_at, started_at, finished_at, {result}, {headers}, expired_count,
           (select supervisors.owner from supervisors where supervisors.id = jobs.owner), lease_until,
-          cast(progress as text), progress_at, {log}, dead_letters.state, owed, accepted""",
+          cast(progress as text), progress_at, {log}, dead_letters.state, owed, accepted,
+          snoozes.n, snoozes.until""",
         """from json_each(?) as it cross join jobs on jobs.id = it.value
-          left join dead_letters on dead_letters.job_id = jobs.id left join reports on reports.job_id = jobs.id""",
+          left join dead_letters on dead_letters.job_id = jobs.id left join reports on reports.job_id = jobs.id
+          left join snoozes on snoozes.job_id = jobs.id""",
     )
 
 
@@ -184,7 +186,7 @@ class Queries:
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
         id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
-        *rest, expired, owner, until, progress, at, log, dead_letter, owed, accepted = row[9:]
+        *rest, expired, owner, until, progress, at, log, dead_letter, owed, accepted, snoozes, snoozed_until = row[9:]
         most = own_max_retries(options, None if policy is None else self._policies.get(policy))
         shown = (
             STATES[state].value if state in range(len(STATES)) else str(state)
@@ -192,7 +194,8 @@ class Queries:
         known = (id, handler, payload, queue, priority, shown, retries, most, *rest)
         missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
         dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-        return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, progress, at, log))
+        last = (expired, owner, until, progress, at, log, snoozes, snoozed_until)
+        return Shown._make((*known, errors.get(id, ()), dead_letter, missing, *last))
 
     def remaining(
         self,

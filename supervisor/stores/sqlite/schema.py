@@ -133,6 +133,7 @@ JOB_DELETED = """create trigger job_deleted after delete on jobs begin
       delete from payloads where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from reports where job_id = old.id;
+      delete from snoozes where job_id = old.id;
       delete from dead_letters where job_id = old.id;
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
     end"""
@@ -169,6 +170,9 @@ REPORT_LENGTH = (
     "coalesce((select coalesce(length(progress), 0) + coalesce(length(log), 0) from reports where job_id = jobs.id), 0)"
 )
 
+# Only jobs that have snoozed have a row: how often, and the time at which the last snooze ends. See `snoozes`.
+SNOOZES = "create table snoozes(job_id integer primary key, n int not null, until int not null)"
+
 SUPERVISORS = """create table supervisors(
       id integer primary key autoincrement,
       owner text not null unique,
@@ -198,6 +202,7 @@ SCHEMA = (
     "create table attempts(id integer primary key, job_id int not null, record text not null)",
     "create index attempts_of on attempts(job_id)",
     REPORTS,
+    SNOOZES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",

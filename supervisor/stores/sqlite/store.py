@@ -56,7 +56,7 @@ class SqliteStore:
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
-        self.keep_reports = settles.keep_reports
+        self.keep_reports, self.snoozes = settles.keep_reports, settles.snoozes
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
