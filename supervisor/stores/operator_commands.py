@@ -111,8 +111,8 @@ class BatchedCommands:
     def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
         return self._change(ids, _if_still(only, partial(refuse_delete, force=force)), self._delete)
 
-    def purge(self, force: bool = False) -> OperatorResult:
-        return self._change(None, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self._delete)
+    def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
+        return self._change(ids, partial(refuse_purge, force=force), self._delete)
 
     def drop_sink(self, sink: str) -> int:
         dropped = 0
@@ -240,6 +240,11 @@ def refuse_redrive(state: JobState, dead_letter: str | None, force: bool) -> str
 
 def refuse_delete(state: JobState, dead_letter: str | None, force: bool) -> str | None:
     return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(dead_letter, force)
+
+
+def refuse_purge(state: JobState, dead_letter: str | None, force: bool) -> str | None:
+    shown = state.value.replace("_", " ")
+    return f"{shown}, not a dead letter" if dead_letter is None else _refuse_pending(dead_letter, force)
 
 
 def _refuse_unended(state: JobState) -> str | None:

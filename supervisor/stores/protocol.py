@@ -222,7 +222,8 @@ class OperatorCommands(Protocol):
 
     def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult: ...
 
-    def purge(self, force: bool = False) -> OperatorResult: ...
+    def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
+        """Delete dead letters, all of them if `ids` is None; pending ones only with `force`. Other jobs are refused."""
 
     def drop_sink(self, sink: str) -> int:
         """Let pending dead letters wait for `sink` no longer. Those that wait for no other are delivered if some sink has them;

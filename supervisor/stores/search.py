@@ -16,6 +16,7 @@ CLOCK_STEP = 5_000_000
 """The most, in microseconds, by which a job may be older than one with a lower id: the clock may have been set back by so much."""
 MAX_FAILURES = 10_000
 """The newest failed jobs, which are grouped."""
+LOWER = str.maketrans({chr(code): chr(code).lower() for code in range(ord("A"), ord("Z") + 1)})
 CURSOR = re.compile(r"^(?:(-?[0-9]{1,18})\.)?([0-9]{1,18})$")
 
 
@@ -23,7 +24,8 @@ class JobFilter(NamedTuple):
     """The jobs with these values; None is any. `since` and `until` are microseconds since the epoch: a job is created at `since` or
     later, and before `until`. `dead_letter` is "pending", "delivered", or "any" for either; `sink` is one that
     a pending dead letter waits for, and may be given only with that. A job has the `text` if it is in its
-    payload, its headers or the errors of its attempts, as they are in JSON; A to Z match in either case."""
+    payload, its headers or the errors of its attempts, as they are in JSON, and the `error` if that is in the cause, type and message
+    of its last error: see `has_error`. A to Z match in either case."""
 
     state: JobState | None = None
     queue: str | None = None
@@ -33,6 +35,7 @@ class JobFilter(NamedTuple):
     text: str | None = None
     dead_letter: str | None = None
     sink: str | None = None
+    error: str | None = None
 
     @property
     def by_finish(self) -> bool:
@@ -99,6 +102,9 @@ class Source(Protocol):
     def with_text(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
         """Return those of these jobs that have the text, and how many characters all of them have."""
 
+    def with_error(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
+        """Return those of these jobs whose last error has the text, and how many characters were read."""
+
 
 class Found(NamedTuple):
     places: list[Place]
@@ -118,8 +124,8 @@ def find(source: Source, where: JobFilter, before: str | None, limit: int, limit
 
 def _find(source: Source, where: JobFilter, after: Place | None, limit: int, limits: SearchLimits) -> Found:
     ids = _id_range(source, where)
-    if where.text is not None:
-        return _search(source, where, where.text, ids, after, limit, limits)
+    if where.text is not None or where.error is not None:
+        return _search(source, where, ids, after, limit, limits)
     places, stopped = source.walk(where, ids, after, limit + 1, limits)
     if len(places) > limit:
         return Found(places[:limit], places[limit - 1], limit, True)
@@ -127,14 +133,14 @@ def _find(source: Source, where: JobFilter, after: Place | None, limit: int, lim
 
 
 def _search(
-    source: Source, where: JobFilter, text: str, ids: IdRange, after: Place | None, limit: int, limits: SearchLimits
+    source: Source, where: JobFilter, ids: IdRange, after: Place | None, limit: int, limits: SearchLimits
 ) -> Found:
     found: list[Place] = []
     searched = characters = 0
     while searched < limits.searched and characters < limits.characters:
         at_once = min(limits.batch, limits.searched - searched)
         places, stopped = source.walk(where, ids, after, at_once, limits)
-        matching, length = source.with_text([id for _, id in places], text)
+        matching, length = _matching(source, where, [id for _, id in places])
         characters += length
         for place in places:
             searched += 1
@@ -148,6 +154,23 @@ def _search(
             return Found(found, None, searched, True)
         after = places[-1]
     return Found(found, after, searched, False)
+
+
+def _matching(source: Source, where: JobFilter, ids: Sequence[int]) -> tuple[Collection[int], int]:
+    """Return those of the jobs that have the texts of the filter, and how many characters were searched."""
+    matching, characters = set(ids), 0
+    for text, having in ((where.error, source.with_error), (where.text, source.with_text)):
+        if text is not None and matching:
+            found, length = having(sorted(matching), text)
+            matching &= set(found)
+            characters += length
+    return matching, characters
+
+
+def has_error(last: Mapping[str, Any], text: str) -> bool:
+    """Return whether the text is in this error, written as `cause type: message`."""
+    shown = f"{last.get('cause') or ''} {last.get('type') or ''}: {last.get('message') or ''}"
+    return text.translate(LOWER) in shown.translate(LOWER)
 
 
 def _id_range(source: Source, where: JobFilter) -> IdRange:

@@ -163,7 +163,7 @@ class KafkaStore:
     def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
         raise unsupported("delete")
 
-    def purge(self, force: bool = False) -> OperatorResult:
+    def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
         raise unsupported("purge")
 
     def drop_sink(self, sink: str) -> int:

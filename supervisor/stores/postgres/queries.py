@@ -29,7 +29,7 @@ from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
-from supervisor.stores.postgres.search import Search
+from supervisor.stores.postgres.search import LAST_ATTEMPTS, Search
 from supervisor.stores.records import Shown, job_dict, microseconds, own_max_retries, readable_attempt
 from supervisor.stores.search import (
     MAX_FAILURES,
@@ -64,9 +64,6 @@ SHOWN = _shown_sql("coalesce(payload, '')", "result", "headers", "log")
 BRIEF = _shown_sql("'null'", "null", "null", "null")
 PROGRESS = "select job_id, progress, progress_at from {s}.reports where job_id = any($1::bigint[])"
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by id"
-LAST_ATTEMPTS = """
-  select last.* from unnest($1::bigint[]) as it(id) cross join lateral (
-    select job_id, at, record from {s}.attempts where job_id = it.id order by id desc limit 1) as last"""
 ENDED = f"""
   select it.id from unnest($1::bigint[]) with ordinality as it(id, place)
   where coalesce((select state from {{s}}.jobs where jobs.id = it.id), {SUCCEEDED}) >= {SUCCEEDED} order by place"""

@@ -10,8 +10,8 @@ import orjson
 from supervisor.stores.codes import CODES, DEAD_LETTER_CODES, FAILED, PENDING, READY, SUCCEEDED
 from supervisor.stores.limits import MAX_TIME
 from supervisor.stores.postgres.connection import Connection, array
-from supervisor.stores.records import Place
-from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilter, SearchLimits, Walk
+from supervisor.stores.records import Place, readable_attempt
+from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilter, SearchLimits, Walk, has_error
 
 CREATED_AT = "select created_at from {s}.jobs where id >= $1 order by id limit 1"
 LAST_ID = "select coalesce(max(id), 0) from {s}.jobs"
@@ -39,6 +39,10 @@ FAILURES = rf"""
     select left(record, 1000) as record from {{s}}.attempts where job_id = its.id order by attempts.id desc limit 1) as last on true
   group by handler, substring(record from '"type": ?"((?:[^"\\]|\\.)*)"'), substring(record from '"cause": ?"((?:[^"\\]|\\.)*)"')
   order by count(*) desc, max(finished_at) desc limit $2"""
+
+LAST_ATTEMPTS = """
+  select last.* from unnest($1::bigint[]) as it(id) cross join lateral (
+    select job_id, at, record from {s}.attempts where job_id = it.id order by id desc limit 1) as last"""
 
 
 class Query(NamedTuple):
@@ -80,6 +84,11 @@ class Search:
         quoted = orjson.dumps(text).decode()[1:-1]
         rows = list(self._connection.rows(WITH_TEXT, array(ids), text, quoted))
         return {id for id, _, has in rows if has}, sum(length for _, length, _ in rows)
+
+    def with_error(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
+        rows = list(self._connection.rows(LAST_ATTEMPTS, array(ids)))
+        matching = {id for id, at, record in rows if has_error(readable_attempt(record, at), text)}
+        return matching, sum(len(record) for *_, record in rows)
 
     def failures(self, limit: int, among: int) -> list[FailureGroup]:
         return [FailureGroup(*row) for row in self._connection.rows(FAILURES, among, limit)]

@@ -40,7 +40,7 @@ from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import PAUSED, Policies
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, REPORT_LENGTH, SINK_LISTS, TEXT_LENGTH
-from supervisor.stores.sqlite.search import Search
+from supervisor.stores.sqlite.search import LAST_ATTEMPTS, Search
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.text.units import iso
 
@@ -67,11 +67,6 @@ PROGRESS = Select(
 ATTEMPTS = Select(
     "job_id, cast(record as text)",
     "from json_each(?) as it cross join attempts on attempts.job_id = it.value",
-)
-LAST_ATTEMPTS = Select(
-    "job_id, cast(record as text)",
-    """from json_each(?) as it cross join attempts
-      on attempts.id = (select max(id) from attempts where job_id = it.value)""",
 )
 LENGTHS_SHOWN = f"""
   select json_group_array({TEXT_LENGTH} + coalesce(length(result), 0) + {REPORT_LENGTH}

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from supervisor.stores.codes import CODES, DEAD_LETTER_CODES, FAILED, IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
 from supervisor.stores.limits import MAX_TIME
-from supervisor.stores.records import Place
-from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilter, SearchLimits, Walk
+from supervisor.stores.records import Place, readable_attempt
+from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilter, SearchLimits, Walk, has_error
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD
 
@@ -38,6 +38,12 @@ FAILURES = Select(
       left join attempts on attempts.id = (select max(id) from attempts where job_id = its.id)
       group by handler, json_extract(known, '$.type'), json_extract(known, '$.cause')
       order by n desc, last_at desc limit ?)""",
+)
+
+LAST_ATTEMPTS = Select(
+    "job_id, cast(record as text)",
+    """from json_each(?) as it cross join attempts
+      on attempts.id = (select max(id) from attempts where job_id = it.value)""",
 )
 
 
@@ -77,6 +83,10 @@ class Search:
     def with_text(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
         rows = self._connection.rows(WITH_TEXT, packed(ids), text, packed(text)[1:-1])
         return {id for id, _, has in rows if has}, sum(length for _, length, _ in rows)
+
+    def with_error(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
+        rows = self._connection.rows(LAST_ATTEMPTS, packed(ids))
+        return {id for id, record in rows if has_error(readable_attempt(record), text)}, sum(len(it) for _, it in rows)
 
     def failures(self, limit: int, among: int) -> list[FailureGroup]:
         return [FailureGroup(*row) for row in self._connection.rows(FAILURES, among, limit)]
