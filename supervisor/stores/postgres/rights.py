@@ -12,6 +12,8 @@ OF_SUPERVISORS = {
     "counts": ("select", "insert", "update", "delete"),
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
+    "extras": ("select",),
+    "key_holders": ("select", "update"),
 }
 """The rights by table."""
 MISSING = """

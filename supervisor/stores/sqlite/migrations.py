@@ -12,9 +12,12 @@ from supervisor.stores.codes import SUCCEEDED
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
+from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schema import (
     APPLICATION_ID,
+    BLOCKED_JOBS,
     CLOSED_TRIGGERS,
     DEAD_LETTERS,
     INSERTED_BY_SQL,
@@ -77,7 +80,15 @@ CLOSED_FROM_VERSION_1 = (
 )
 
 
-FROM_VERSION_2: tuple[str, ...] = ()
+FROM_VERSION_2 = (
+    EXTRAS,
+    *KEY_TABLES,
+    BLOCKED_JOBS,
+    "drop trigger inserted_by_sql",
+    INSERTED_BY_SQL,
+    "drop trigger job_deleted",
+    JOB_DELETED,
+)
 
 
 def bring_up(connection: Connection, synchronous: str, folder: Path) -> None:
@@ -156,7 +167,9 @@ def _refuse_running(path: Path, folder: Path) -> None:
     """Raise StoreUnavailable if a supervisor of the older version, whose locks are in this folder, is running."""
     lock = OwnerLock(folder)
     if running := [owner for owner in sorted(lock.owners()) if not lock.is_gone(owner)]:
-        raise StoreUnavailable(f"{path}: in use by a supervisor of an older version ({', '.join(running)}); stop it first")
+        raise StoreUnavailable(
+            f"{path}: in use by a supervisor of an older version ({', '.join(running)}); stop it first"
+        )
 
 
 def _migrate_version_1(connection: Connection) -> None:
