@@ -91,12 +91,12 @@ def running_jobs(supervisors: Iterable[Mapping[str, Any]]) -> list[int]:
     return [worker["current_job"]["job_id"] for worker in workers if worker.get("current_job")]
 
 
-def repair_text(queues: Iterable[str], unleased: int = 0, blocked: int = 0) -> str:
+def repair_text(queues: Iterable[str], blocked: Iterable[str] = (), unleased: int = 0) -> str:
     """Return text about what a repair of the store has corrected; empty if nothing was wrong."""
     shown = sorted(queues)
     wrong = [f"the counts of jobs in {', '.join(shown[:10])}{' and other queues' if len(shown) > 10 else ''}"] * bool(
         shown
     )
     wrong += [f"{counted(unleased, 'job')} in flight without a lease"] * bool(unleased)
-    wrong += [f"{counted(blocked, 'job')} that waited for a job that has ended"] * bool(blocked)
+    wrong += [f"jobs in {', '.join(sorted(blocked))} that waited for jobs that have ended"] * bool(blocked)
     return " and ".join(wrong)

@@ -134,7 +134,7 @@ _PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] lang
   begin
     {INSERT_JOBS.strip()} into ids, keyed;
     if keyed is not null then
-      perform {{s}}.acquire_keys(keyed);
+      perform {{s}}.jobs_due(keyed);
     end if;
     {NOTIFY_UNLESS_OFF}
     return ids;

@@ -80,16 +80,23 @@ _RELEASE_KEYS = f"""create function {{s}}.release_keys(ids bigint[], deleted boo
       select key from {{s}}.key_holders where key = any(keys) and job_id = any(ids) and (deleted or not {KEEPS_ITS_KEY})));
   end {BODY}"""
 
+# Pass on the keys that no unfinished job holds: another program may have ended or deleted a job by plain SQL.
+_PASS_ON_LOST_KEYS = f"""create function {{s}}.pass_on_lost_keys() returns setof text language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    keys constant text[] := array(
+      select key from {{s}}.key_holders where not exists (
+        select from {{s}}.jobs where jobs.id = key_holders.job_id and jobs.state < {SUCCEEDED}) and not {KEEPS_ITS_KEY}
+      order by key for update);
+  begin
+    return query select {{s}}.pass_on_keys(keys);
+  end {BODY}"""
+
 KEY_FUNCTIONS = (
     _ACQUIRE_KEYS,
     _PASS_ON_KEYS,
     _RELEASE_KEYS,
-    """revoke execute on function {s}.acquire_keys(bigint[]), {s}.pass_on_keys(text[]), {s}.release_keys(bigint[], boolean)
-      from public""",
+    _PASS_ON_LOST_KEYS,
+    """revoke execute on function {s}.acquire_keys(bigint[]), {s}.pass_on_keys(text[]), {s}.release_keys(bigint[], boolean),
+      {s}.pass_on_lost_keys() from public""",
 )
-
-# Another program may have ended or deleted a holder by plain SQL.
-LOST = f"""
-  select key from {{s}}.key_holders where not exists (
-    select from {{s}}.jobs where jobs.id = key_holders.job_id and jobs.state < {SUCCEEDED}) and not {KEEPS_ITS_KEY}
-  order by key for update"""

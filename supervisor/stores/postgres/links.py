@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.stores.postgres.connection import Connection, array
-from supervisor.stores.postgres.keys import LOST
+from supervisor.stores.postgres.functions import BODY
 
-DUE = "select {s}.acquire_keys($1::bigint[])"
-ENDED = "select {s}.release_keys($1::bigint[], $2)"
-PASS_ON = "select {s}.pass_on_keys($1::text[])"
+# The functions that a store calls run with the rights of its owner, as `put` does.
+LINK_FUNCTIONS = (
+    f"""create function {{s}}.jobs_due(ids bigint[]) returns void language sql security definer
+      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.acquire_keys(ids) {BODY}""",
+    f"""create function {{s}}.jobs_ended(ids bigint[], deleted boolean) returns setof text language sql security definer
+      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.release_keys(ids, deleted) {BODY}""",
+    f"""create function {{s}}.jobs_lost() returns setof text language sql security definer
+      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.pass_on_lost_keys() {BODY}""",
+    "revoke execute on function {s}.jobs_due(bigint[]), {s}.jobs_ended(bigint[], boolean), {s}.jobs_lost() from public",
+)
+DUE = "select {s}.jobs_due($1::bigint[])"
+ENDED = "select {s}.jobs_ended($1::bigint[], $2)"
+LOST = "select {s}.jobs_lost()"
 
 
 class Links:
@@ -38,9 +48,8 @@ class Links:
         if ids:
             self._made_ready.update(self._connection.column(ENDED, array(ids), deleted))
 
-    def repair(self) -> int:
-        """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return for how many keys."""
-        lost = self._connection.column(LOST)
-        if lost:
-            self._made_ready.update(self._connection.column(PASS_ON, lost))
-        return len(lost)
+    def repair(self) -> frozenset[str]:
+        """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return their queues."""
+        found = frozenset(self._connection.column(LOST))
+        self._made_ready |= found
+        return found

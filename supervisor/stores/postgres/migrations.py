@@ -10,6 +10,7 @@ from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
+from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.schema import (
     BLOCKED_JOBS,
@@ -47,6 +48,7 @@ FROM_VERSION_2 = (
     EXTRAS,
     *KEY_TABLES,
     *KEY_FUNCTIONS,
+    *LINK_FUNCTIONS,
     *JOBS_DELETED_FUNCTIONS,
     *FUNCTIONS,
 )

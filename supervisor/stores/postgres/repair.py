@@ -43,4 +43,4 @@ class Repair:
                 TRY_LOCK, f"{self._connection.names.schema}.counts"
             ):
                 wrong = set(self._connection.column(CORRECT))
-            return repair_text(wrong, blocked=blocked)
+            return repair_text(wrong, blocked)

@@ -28,6 +28,7 @@ from supervisor.stores.limits import (
 )
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
+from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.transfer import closed_message
 
 VERSION = 3
@@ -246,6 +247,7 @@ SCHEMA = (
     *QUEUE_CHANGED,
     *JOBS_DELETED,
     *KEY_FUNCTIONS,
+    *LINK_FUNCTIONS,
     *FUNCTIONS,
 )
 

@@ -43,17 +43,17 @@ class Links:
         if ids and self._keys.in_use():
             self._resume(self._keys.release(ids, deleted))
 
-    def repair(self) -> int:
-        """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return how many."""
-        found = self._keys.repair()
-        self._resume(found)
-        return len(found)
+    def repair(self) -> frozenset[str]:
+        """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return their queues."""
+        return self._resume(self._keys.repair())
 
-    def _resume(self, ids: Sequence[int]) -> None:
-        if ids:
-            self._made_ready |= self._move(ids, BLOCKED, READY)
+    def _resume(self, ids: Sequence[int]) -> frozenset[str]:
+        """Make these blocked jobs ready. Return their queues."""
+        queues = self._move(ids, BLOCKED, READY) if ids else frozenset()
+        self._made_ready |= queues
+        return queues
 
-    def _move(self, ids: Sequence[int], before: int, state: int) -> set[str]:
+    def _move(self, ids: Sequence[int], before: int, state: int) -> frozenset[str]:
         """Change the state of those of these jobs that are in the state `before`. Return their queues."""
         batch = packed(ids)
         places = self._connection.rows(PLACES, batch, before)
@@ -61,4 +61,4 @@ class Links:
         for queue, tier, n in places:
             self._connection.counts.add(before, queue, tier, -n)
             self._connection.counts.add(state, queue, tier, n)
-        return {queue for queue, _, _ in places}
+        return frozenset(queue for queue, _, _ in places)

@@ -58,7 +58,6 @@ FROM_VERSION_1 = (
       where state < {SUCCEEDED} and {texts_are_long("jobs")}""",
     f"""update jobs set payload = null, headers = iif({headers_are_long("jobs")}, null, headers)
       where id in (select job_id from payloads)""",
-    INSERTED_BY_SQL,
     UPDATED_BY_SQL,
     DEAD_LETTERS,
     DEAD_LETTERS_OF_VERSION_1,
@@ -68,7 +67,6 @@ FROM_VERSION_1 = (
     "alter table supervisors add column about text not null default '{}'",
     QUEUE_CHANGED,
     REPORTS,
-    JOB_DELETED,
     "delete from dead_letters where job_id not in (select id from jobs)",
     "delete from attempts where job_id not in (select id from jobs)",
 )
@@ -84,9 +82,9 @@ FROM_VERSION_2 = (
     EXTRAS,
     *KEY_TABLES,
     BLOCKED_JOBS,
-    "drop trigger inserted_by_sql",
+    "drop trigger if exists inserted_by_sql",
     INSERTED_BY_SQL,
-    "drop trigger job_deleted",
+    "drop trigger if exists job_deleted",
     JOB_DELETED,
 )
 

@@ -43,4 +43,4 @@ class Repair:
             wrong = self._connection.rows(DIFFERENCES) if self._connection.value(ANY_WRONG) else []
             if wrong:
                 self._connection.run(ADD_COUNTS, packed(wrong))
-            return repair_text({queue for _, queue, _, _ in wrong}, unleased, self._links.repair())
+            return repair_text({queue for _, queue, _, _ in wrong}, self._links.repair(), unleased)
