@@ -12,6 +12,7 @@ from supervisor.stores.postgres.dead_letters import DeadLetterQueue
 from supervisor.stores.postgres.driver import Address
 from supervisor.stores.postgres.enqueue import Enqueues
 from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
+from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.migrations import bring_up
 from supervisor.stores.postgres.notifier import Notifier
 from supervisor.stores.postgres.oldest import Oldest
@@ -44,11 +45,12 @@ class PostgresStore:
         bring_up(connection, create=create)
         counts, owner = Counts(connection), Ownership(connection, locks, lock, notifier, random_part)
         enqueues = Enqueues(connection, counts, limits.sent_characters)
-        claims = Claims(connection, counts, cursors, owner, limits.claim_bytes)
-        settles, recovery = Settles(connection, counts, locks, owner), Recovery(connection, locks, owner)
+        links = Links(connection)
+        claims = Claims(connection, counts, cursors, owner, links, limits.claim_bytes)
+        settles, recovery = Settles(connection, counts, locks, owner, links), Recovery(connection, locks, owner)
         queries = Queries(connection, counts, owner)
         dead_letters = DeadLetterQueue(connection, locks, queries, owner, limits.claim_bytes)
-        changes = OperatorChanges(connection, counts, locks, queries)
+        changes = OperatorChanges(connection, counts, locks, queries, links)
         commands = BatchedCommands(changes, connection.transaction, notifier.notify)
         transfer = Transfer(connection, counts, queries, limits.id_range)
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
@@ -58,6 +60,7 @@ class PostgresStore:
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications, self.sinks = notifier.fd, notifier.clear, queries.sinks
         self.look, self.claim, self.held, self.leases = claims.look, claims.claim, settles.held, settles.leases
+        self.newly_ready = links.newly_ready
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats
@@ -66,7 +69,7 @@ class PostgresStore:
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge, self.failures = commands.delete, commands.purge, queries.failures
         self.drop_sink, self.oldest_ready = commands.drop_sink, Oldest(connection).oldest_ready
-        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts).repair
+        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts, links).repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted

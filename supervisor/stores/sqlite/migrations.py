@@ -12,9 +12,12 @@ from supervisor.stores.codes import SUCCEEDED
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
+from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schema import (
     APPLICATION_ID,
+    BLOCKED_JOBS,
     CLOSED_TRIGGERS,
     DEAD_LETTERS,
     INSERTED_BY_SQL,
@@ -56,7 +59,6 @@ FROM_VERSION_1 = (
       where state < {SUCCEEDED} and {texts_are_long("jobs")}""",
     f"""update jobs set payload = null, headers = iif({headers_are_long("jobs")}, null, headers)
       where id in (select job_id from payloads)""",
-    INSERTED_BY_SQL,
     UPDATED_BY_SQL,
     DEAD_LETTERS,
     DEAD_LETTERS_OF_VERSION_1,
@@ -77,8 +79,13 @@ CLOSED_FROM_VERSION_1 = (
 )
 
 
-FROM_VERSION_2: tuple[str, ...] = (
+FROM_VERSION_2 = (
     SNOOZES,
+    EXTRAS,
+    *KEY_TABLES,
+    BLOCKED_JOBS,
+    "drop trigger if exists inserted_by_sql",
+    INSERTED_BY_SQL,
     "drop trigger if exists job_deleted",
     JOB_DELETED,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
-from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
+from supervisor.stores.codes import BLOCKED, IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
 from supervisor.stores.limits import (
     MAX_DEAD_LETTER_TOKEN,
     MAX_EXPIRED_COUNT,
@@ -13,6 +13,8 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
+from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.keys import KEY_TABLES
 
 APPLICATION_ID = 0x4A535631
 VERSION = 3
@@ -43,7 +45,7 @@ _EXPECTED = {
     "handler": ("text", "typeof(new.handler) = 'text'"),
     "queue": ("text", "typeof(new.queue) = 'text'"),
     "priority": ("a whole number", "typeof(new.priority) = 'integer'"),
-    "state": ("a whole number from 0 to 5", "new.state in (0, 1, 2, 3, 4, 5)"),
+    "state": ("a whole number from -1 to 5", "new.state in (-1, 0, 1, 2, 3, 4, 5)"),
     "owner": ("a whole number, and lease_until with it, for a job in flight", _LEASED),
     "tier": ("0 or 1", "new.tier in (0, 1)"),
     "token": (f"a whole number from 0 to {MAX_TOKEN}", _whole("token", 0, MAX_TOKEN)),
@@ -131,6 +133,9 @@ QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs be
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = """create trigger job_deleted after delete on jobs begin
       delete from payloads where job_id = old.id;
+      delete from key_waiters
+        where key = (select key from extras where job_id = old.id) and job_id = old.id;
+      delete from extras where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from reports where job_id = old.id;
       delete from snoozes where job_id = old.id;
@@ -172,6 +177,7 @@ REPORT_LENGTH = (
 
 # Only jobs that have snoozed have a row: how often, and the time at which the last snooze ends. See `snoozes`.
 SNOOZES = "create table snoozes(job_id integer primary key, n int not null, until int not null)"
+BLOCKED_JOBS = f"create index blocked on jobs(id) where state = {BLOCKED}"
 
 SUPERVISORS = """create table supervisors(
       id integer primary key autoincrement,
@@ -192,6 +198,7 @@ SCHEMA = (
     f"create index ready on jobs(queue, tier, priority desc, age) where state = {READY}",
     f"create index scheduled on jobs(due_at) where state = {SCHEDULED}",
     f"create index in_flight on jobs(owner, lease_until) where state = {IN_FLIGHT}",
+    BLOCKED_JOBS,
     f"create index terminal on jobs(state, finished_at) where state >= {SUCCEEDED}",
     "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",
     INSERTED_BY_SQL,
@@ -203,6 +210,8 @@ SCHEMA = (
     "create index attempts_of on attempts(job_id)",
     REPORTS,
     SNOOZES,
+    EXTRAS,
+    *KEY_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",

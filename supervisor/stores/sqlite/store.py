@@ -11,14 +11,16 @@ from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
+from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.migrations import bring_up
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.oldest import Oldest
 from supervisor.stores.sqlite.operator import OperatorChanges
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
+from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queries import Queries
-from supervisor.stores.sqlite.queue import Policies, Queue
+from supervisor.stores.sqlite.queue import Queue
 from supervisor.stores.sqlite.recovery import Recovery
 from supervisor.stores.sqlite.repair import Repair
 from supervisor.stores.sqlite.settle import Settles
@@ -41,12 +43,13 @@ class SqliteStore:
         bring_up(connection, synchronous, folder)
         self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
         policies, owner = Policies(connection), Ownership(connection, lock, notifier, random_part)
-        queue = Queue(connection, policies, owner, notifier)
-        settles = Settles(connection, policies, owner)
+        links = Links(connection)
+        queue = Queue(connection, policies, owner, notifier, links)
+        settles = Settles(connection, policies, owner, links)
         recovery = Recovery(connection, policies, owner, lock)
         queries = Queries(connection, policies, owner, lock)
         dead_letters = DeadLetterQueue(connection, queries, owner)
-        commands = BatchedCommands(OperatorChanges(connection, queries), connection.transaction, notifier.notify)
+        commands = BatchedCommands(OperatorChanges(connection, queries, links), connection.transaction, notifier.notify)
         transfer = Transfer(self.url, connection, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
         self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
@@ -55,6 +58,7 @@ class SqliteStore:
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
+        self.newly_ready = links.newly_ready
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.keep_reports, self.snoozes = settles.keep_reports, settles.snoozes
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
@@ -64,7 +68,7 @@ class SqliteStore:
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge = commands.delete, commands.purge
-        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection).repair
+        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, links).repair
         self.drop_sink = commands.drop_sink
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
