@@ -83,7 +83,8 @@ def take_filter(options: dict[str, Any]) -> GivenFilter:
 
 def take_filter_of_dead_letters(options: dict[str, Any]) -> GivenFilter:
     given, written = _taken(options)
-    return GivenFilter(JobFilter(**given, dead_letter=given.pop("state", None)), written)
+    state = given.pop("state", None)
+    return GivenFilter(JobFilter(**given, dead_letter=state), written)
 
 
 def take_changes(options: dict[str, Any], *, force: bool = False) -> Changes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 from supervisor.jobs import JobState
 from supervisor.stores.by_filter import COMMANDS, DEAD_LETTER_STATES, Ask, change_all, find_all
@@ -14,7 +14,11 @@ from supervisor.stores.search import JobFilter
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 from supervisor.text.units import microseconds_of, parse_moment
 
+if TYPE_CHECKING:
+    from supervisor.stores.protocol import Store
+
 Number = TypeVar("Number")
+Answer = TypeVar("Answer")
 
 
 class Filter(TypedDict, total=False):
@@ -85,6 +89,14 @@ class ByFilter(ABC, Generic[Number]):
     ) -> Number:
         """Delete dead letters; `state` is "delivered" or "pending". `force` includes pending ones."""
         return self._change_jobs(_change("purge", where, limit, force, dry_run))
+
+
+class ChangesJobs(ByFilter[int]):
+    @abstractmethod
+    def _ask(self, question: Callable[[Store], Answer]) -> Answer: ...
+
+    def _change_jobs(self, change: Change) -> int:
+        return change.run(self._ask)
 
 
 def _change(command: str, given: Mapping[str, Any], limit: int | None, force: bool, dry_run: bool) -> Change:

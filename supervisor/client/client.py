@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from supervisor.client import replacement, tracing
-from supervisor.client.by_filter import ByFilter, Change
+from supervisor.client.by_filter import ChangesJobs
 from supervisor.client.checked_extras import checked_extras
 from supervisor.client.ended_jobs import Wait, ended_jobs, value_of
 from supervisor.client.store_access import StoreAccess
@@ -132,7 +132,7 @@ class WithOptions(Generic[Id]):
         return self._enqueuer._enqueue_one(enqueue_row(settings, {**job, **self._options}), self._connection)
 
 
-class Client(Enqueuer[int], ByFilter[int]):
+class Client(Enqueuer[int], ChangesJobs):
     """A connection to the store of `url`, of given Settings, or of the configuration that the command line would find.
 
     It connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too. It is
@@ -176,9 +176,6 @@ class Client(Enqueuer[int], ByFilter[int]):
         matters, ask `job` for its state."""
         cancelled, _ = self._ask(lambda store: store.cancel([id]))
         return bool(cancelled)
-
-    def _change_jobs(self, change: Change) -> int:
-        return change.run(self._ask)
 
     def result(self, id: int, timeout: float | str | None = None) -> Any:
         """Wait until the job has ended, and return its result.

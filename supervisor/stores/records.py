@@ -224,9 +224,6 @@ class Presence:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-NEW_ID = "%s: the row of this supervisor was gone, so it has joined again under a new id: was a backup restored?"
-
-
 class OperatorResult(NamedTuple):
     """The jobs that a command changed, each with its state before, and the reason for each id that it refused."""
 
@@ -320,9 +317,7 @@ def overlaid(policy: Policy, options: str) -> Policy:
 def own_max_retries(options: str | None, policy: Policy | None) -> int | None:
     """The job's own limit, else that of the policy it was last claimed under, else None."""
     own: int | None = None if options is None else orjson.loads(options)[0]
-    if own is None and policy is not None:
-        own = policy.max_retries
-    return own
+    return policy.max_retries if own is None and policy is not None else own
 
 
 def microseconds(seconds: float) -> int:
@@ -333,8 +328,7 @@ def microseconds(seconds: float) -> int:
 
 
 class Shown(NamedTuple):
-    """A job as any store keeps it. Times are microseconds since the epoch; the texts are as stored, so they may not be JSON.
-    `snoozed_until` is the end of the last snooze: a job that does not snooze now is due at another time."""
+    """A job as any store keeps it. Times are microseconds since the epoch; the texts are as stored, so they may not be JSON."""
 
     id: int
     handler: str
@@ -362,7 +356,7 @@ class Shown(NamedTuple):
     extras: str | None = None
     expires_at: int | None = None
     snoozes: int | None = None
-    snoozed_until: int | None = None
+    snoozed_until: int | None = None  # the end of the last snooze, at which a job is due that snoozes now
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
