@@ -103,7 +103,7 @@ class _Settled(NamedTuple):
     locked: frozenset[int]  # left out, since other clients of the database have locked their rows
     past_limit: Mapping[int, Outcome]  # the failures in place of snoozes that were left out
     at: float  # before the commit, which may take much longer
-    ready: frozenset[str]  # queues with jobs that waited for these
+    ready: frozenset[str]  # the queues of jobs that waited for these
 
 
 class Committer:
@@ -393,5 +393,4 @@ def _bytes(outcomes: Sequence[Outcome]) -> int:
 def _length(result: str | None, failure: Failure | None) -> int:
     if failure is None:
         return len(result or "")
-    texts = (failure.message, failure.traceback, failure.stack, failure.stderr)
-    return sum(len(text) for text in texts if text)
+    return sum(len(text) for text in (failure.message, failure.traceback, failure.stack, failure.stderr) if text)

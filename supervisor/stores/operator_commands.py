@@ -71,6 +71,9 @@ class OperatorChanges(Protocol):
     def make_fresh(self, ids: Sequence[int]) -> None:
         """Make the jobs ready as if just enqueued, behind all jobs that wait, and withdraw their dead letters."""
 
+    def set_queue(self, ids: Sequence[int], queue: str) -> None:
+        """Put the jobs into a queue, and count them there."""
+
     def remove(self, ids: Sequence[int]) -> None:
         """Delete the jobs with their attempts and dead letters, and subtract them from the counts."""
 
@@ -110,6 +113,9 @@ class BatchedCommands:
 
     def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
         return self._change(ids, _if_still(only, partial(refuse_delete, force=force)), self._delete)
+
+    def move(self, ids: Sequence[int], queue: str, *, only: JobState | None = None) -> OperatorResult:
+        return self._change(ids, _if_still(only, refuse_move), lambda targets: self._move(targets, queue))
 
     def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
         return self._change(ids, partial(refuse_purge, force=force), self._delete)
@@ -202,6 +208,9 @@ class BatchedCommands:
             self._recount(targets, READY, tier=0)
             self._changes.make_fresh(_ids(targets))
 
+    def _move(self, targets: list[Target], queue: str) -> None:
+        self._changes.set_queue(_ids(targets), queue)
+
     def _delete(self, targets: list[Target]) -> None:
         self._changes.remove(_ids(targets))
 
@@ -240,6 +249,12 @@ def refuse_redrive(state: JobState, dead_letter: str | None, force: bool) -> str
 
 def refuse_delete(state: JobState, dead_letter: str | None, force: bool) -> str | None:
     return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(dead_letter, force)
+
+
+def refuse_move(state: JobState, dead_letter: str | None) -> str | None:
+    if state is JobState.IN_FLIGHT:
+        return "in flight: it ends in its queue"
+    return f"already {state.value}" if state.terminal else None
 
 
 def refuse_purge(state: JobState, dead_letter: str | None, force: bool) -> str | None:

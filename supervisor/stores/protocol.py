@@ -225,6 +225,9 @@ class OperatorCommands(Protocol):
 
     def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult: ...
 
+    def move(self, ids: Sequence[int], queue: str, *, only: JobState | None = None) -> OperatorResult:
+        """Put waiting jobs into a queue. They keep their priority, their tier and their age."""
+
     def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
         """Delete dead letters, all of them if `ids` is None; pending ones only with `force`. Other jobs are refused."""
 

@@ -166,6 +166,9 @@ class KafkaStore:
     def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
         raise unsupported("delete")
 
+    def move(self, ids: Sequence[int], queue: str, *, only: JobState | None = None) -> OperatorResult:
+        raise unsupported("move")
+
     def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
         raise unsupported("purge")
 

@@ -99,6 +99,10 @@ class OperatorChanges:
             )
             self._links.due(job)
 
+    def set_queue(self, ids: Sequence[int], queue: str) -> None:
+        for job in self._jobs(ids):
+            self._state.change(job, row=job.row._replace(queue=queue))
+
     def remove(self, ids: Sequence[int]) -> None:
         for job in self._jobs(ids):
             self._links.ended(job, deleted=True)

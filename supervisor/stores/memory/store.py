@@ -45,6 +45,7 @@ class MemoryStore:
         self.get_many, self.ended, self.oldest_ready = queries.get_many, queries.ended, queries.oldest_ready
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
+        self.move = commands.move
         self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
         self.pause, self.repair, self.drop_sink = commands.pause, queries.repair, commands.drop_sink
 

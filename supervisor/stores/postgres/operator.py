@@ -44,6 +44,7 @@ REDRIVE = f"""
     started_at = null, finished_at = null, result = null
   from unnest($1::bigint[], $2::bigint[]) as it(id, age) where jobs.id = it.id"""
 WITHDRAW = f"update {{s}}.dead_letters set state = {WITHDRAWN} where job_id = any($1::bigint[])"
+SET_QUEUE = "update {s}.jobs set queue = $1 where id = any($2::bigint[]) and queue <> $1"
 REMOVE = "delete from {s}.jobs where id = any($1::bigint[])"
 SET_OWED = f"""
   with its as materialized (
@@ -100,6 +101,10 @@ class OperatorChanges:
         self._connection.later(WITHDRAW, array(ids))
         self._snoozes.forget(ids)
         self._links.due(ids)
+
+    def set_queue(self, ids: Sequence[int], queue: str) -> None:
+        """The trigger `queue_changed` counts the jobs."""
+        self._connection.later(SET_QUEUE, queue, array(ids))
 
     def remove(self, ids: Sequence[int]) -> None:
         self._links.ended(ids, deleted=True)

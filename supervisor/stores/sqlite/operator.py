@@ -45,6 +45,7 @@ REDRIVE = f"""
     started_at = null, finished_at = null, result = null
   from json_each(?3) as it where jobs.id = it.value"""
 WITHDRAW = f"update dead_letters set state = {WITHDRAWN} where job_id in (select value from json_each(?))"
+SET_QUEUE = "update jobs set queue = ?1 where id in (select value from json_each(?2)) and queue != ?1"
 REMOVE = "delete from jobs where id in (select value from json_each(?))"
 SET_OWED = f"""
   update dead_letters set owed = ?3, state = ?4 where job_id in (
@@ -99,6 +100,11 @@ class OperatorChanges:
         self._connection.run(WITHDRAW, packed(ids))
         self._snoozes.forget(ids)
         self._links.due(ids)
+
+    def set_queue(self, ids: Sequence[int], queue: str) -> None:
+        """The trigger `queue_changed` counts the jobs, in counts that must have been written."""
+        self._connection.counts.write()
+        self._connection.run(SET_QUEUE, queue, packed(ids))
 
     def remove(self, ids: Sequence[int]) -> None:
         """Remove the jobs, and counts that are 0 then: names of queues may be used once only."""
