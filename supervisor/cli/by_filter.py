@@ -31,13 +31,14 @@ REDRAWN_EVERY, LINE_EVERY = 0.2, 5.0
 
 def change_matching(
     name: str, where: JobFilter, changes: Changes, done: str | Mapping[JobState, str], *,
-    before: Callable[[Store], object] = lambda store: None,
+    command: Command | None = None, to: str = "", before: Callable[[Store], object] = lambda store: None,
     each: Callable[[OperatorResult], None] = lambda result: None,
 ) -> int:  # fmt: skip
-    """Change the jobs that match, and print how many. Return the exit code. `done` is as in `job_output.change_jobs`; `before` is called
+    """Change the jobs that match, and print how many. Return the exit code. `done` is as in `job_output.change_jobs`; `command` is by
+    default the one with this name, and `to` is where the jobs go; `before` is called
     before the first batch, and `each` with the result of each."""
-    command, settings = COMMANDS[name], load_settings()
-    with opened_store(settings) as store:
+    command = command or COMMANDS[name]
+    with opened_store(load_settings()) as store:
 
         def ask(question: Callable[[Store], Answer]) -> Answer:
             return once_available(lambda: question(store))
@@ -49,8 +50,8 @@ def change_matching(
             click.echo("no such dead letters" if command.of_dead_letters else "no such jobs")
             return DONE
         if changes.dry_run:
-            return _show(store, name, found)
-        if not (changes.yes or confirmed(name, found)):
+            return _show(store, f"{name} {found.text}{to}", found)
+        if not (changes.yes or confirmed(f"{name} {found.text}{to}")):
             echo("nothing was changed", err=True)
             return FATAL
         ask(before)
@@ -68,15 +69,15 @@ def is_on_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def confirmed(name: str, found: Found) -> bool:
+def confirmed(change: str) -> bool:
     """Ask whether to go on. Raises UserMistake if nobody can answer."""
     if not is_on_terminal():
-        raise UserMistake(f"expected --yes, since there is no terminal to ask on: it would {name} {found.text}")
-    return click.confirm(f"{name} {found.text}?", err=True)
+        raise UserMistake(f"expected --yes, since there is no terminal to ask on: it would {change}")
+    return click.confirm(f"{change}?", err=True)
 
 
-def _show(store: Store, name: str, found: Found) -> int:
-    click.echo(f"would {name} {found.text}")
+def _show(store: Store, change: str, found: Found) -> int:
+    echo(f"would {change}")
     ids = [*islice(reversed([*found.jobs]), SHOWN)]
     _, jobs = once_available(lambda: store.get_many(ids))
     print_rows(jobs)

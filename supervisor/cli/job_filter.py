@@ -48,6 +48,10 @@ class Changes(NamedTuple):
         return [name for name, given in options.items() if given]
 
 
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only print how many there are, and some of them.")
+yes_option = click.option("-y", "--yes", is_flag=True, help="Change them without a question.")
+
+
 def filter_options(states: Iterable[str], noun: str = "jobs") -> Callable[[F], F]:
     """Return a decorator that adds the options of a filter, which `take_filter` takes."""
     return _adding(
@@ -69,8 +73,8 @@ def change_options(states: Iterable[str], noun: str = "jobs") -> Callable[[F], F
         click.argument("ids", nargs=-1, type=COUNT, metavar="[ID...]"),
         filter_options(states, noun),
         click.option("--limit", type=COUNT, help=f"Change this number of {noun} at most, the newest."),
-        click.option("--dry-run", is_flag=True, help="Only print how many there are, and some of them."),
-        click.option("-y", "--yes", is_flag=True, help="Change them without a question."),
+        dry_run_option,
+        yes_option,
     )
 
 

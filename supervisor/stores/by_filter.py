@@ -76,6 +76,19 @@ COMMANDS: Mapping[str, Command] = {
 }  # fmt: skip
 
 
+WAITING = tuple(state for state in UNFINISHED if state is not JobState.IN_FLIGHT)
+
+
+def move_to(queue: str) -> Command:
+    """Return the command to move waiting jobs to a queue."""
+    return Command(lambda store, ids, force, only: store.move(ids, queue, only=only), WAITING, WAITING)
+
+
+EMPTY = Command(COMMANDS["cancel"].change, WAITING, WAITING)
+"""Cancel waiting jobs, and none that has started meanwhile."""
+DELETE_WAITING = Command(COMMANDS["delete"].change, WAITING, WAITING)
+
+
 class Found(NamedTuple):
     """The jobs that match, the oldest first, each with the part of the filter by which it was found."""
 

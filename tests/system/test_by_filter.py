@@ -100,3 +100,22 @@ def wait_for_succeeded(command: Command) -> None:
         assert {job["state"] for job in command.jobs()} == {"succeeded"}
 
     wait_for(succeeded)
+
+
+def test_waiting_jobs_are_moved_to_a_queue_that_another_supervisor_serves(filled: Command) -> None:
+    filled.write(config="workers: {count: 1, queues: [slow]}\n", plugins=PLUGIN)
+    filled.run()
+    running = filled.enqueue("hangs", None, "--queue", "slow")
+    filled.until(running, "in_flight")
+    filled.enqueue_many([{"handler": "noop", "payload": None, "queue": "slow"} for _ in range(5)])
+    assert "moved to fast: 5 jobs\n" in filled.ask("queues", "move", "slow", "fast", "--yes")
+    other = filled.folder / "other.yaml"
+    other.write_text("workers: {count: 1, queues: [fast]}\n")
+    filled.run(config="other")
+
+    def all_done() -> None:
+        assert [job["state"] for job in filled.jobs("--queue", "fast")] == ["succeeded"] * 5
+
+    wait_for(all_done)
+    assert filled.job(running)["state"] == "in_flight"
+    assert filled.ask("queues", "empty", "slow", "--yes") == "no such jobs\n"

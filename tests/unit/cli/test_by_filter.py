@@ -185,3 +185,34 @@ def test_a_search_goes_on_until_its_page_is_full(call: Call, fail: Fail, monkeyp
     assert ids(call("jobs", "list", "--error", "kitten")) == old[::-1]
     assert ids(call("dlq", "list", "--error", "kitten", "--state", "delivered")) == old[::-1]
     assert call("dlq", "list", "--error", "cow").out == "no such dead letters\n"
+
+
+# --- queues
+
+
+def test_a_queue_is_emptied_and_moved(call: Call) -> None:
+    for queue in ("a", "a", "a", "b"):
+        call("enqueue", "mail", "--queue", queue)
+    assert call("queues", "move", "a", "b", "--dry-run").lines[0] == "would move 3 jobs (3 ready) to b"
+    answer = call("queues", "move", "a", "b")
+    assert answer.err == (
+        "Error: expected --yes, since there is no terminal to ask on: it would move 3 jobs (3 ready) to b\n"
+    )
+    assert call("queues", "move", "a", "b", "--yes") == (0, "moved to b: 3 jobs\n", "")
+    assert call("queues", "empty", "a", "--yes").out == "no such jobs\n"
+    assert call("queues", "empty", "b", "--dry-run").lines[0] == "would cancel 4 jobs (4 ready)"
+    assert call("queues", "empty", "b", "-y").out == "cancelled: 4 jobs\n"
+    assert (
+        call("jobs", "retry", "--state", "cancelled", "--queue", "b", "-y").out == "cancelled, now run again: 4 jobs\n"
+    )
+    assert call("queues", "empty", "b", "--delete", "-y").out == "deleted: 4 jobs\n"
+    assert states(call) == []
+
+
+def test_a_queue_that_nothing_has_is_warned_of_before_jobs_are_moved_there(call: Call) -> None:
+    call("enqueue", "mail", "--queue", "mail")
+    answer = call("queues", "move", "mail", "maill", "-y")
+    assert answer.err == "Warning: no job and no key of the config has a queue 'maill', did you mean 'mail'?\n"
+    assert answer.out == "moved to maill: 1 job\n"
+    assert "expected another queue than 'maill'" in call("queues", "move", "maill", "maill").err
+    assert call("queues", "move", "maill", " x").code == 2

@@ -75,6 +75,9 @@ def narrow(call: Call, scanned: None) -> Call:
         (["dlq", "drop-sink", "file"], "sinks: ask its supervisor"),
         (["queues", "pause", "mail"], "pause: ask its supervisor"),
         (["queues", "resume", "mail"], "pause: ask its supervisor"),
+        (["queues", "empty", "post", "--yes"], "find jobs: ask its supervisor"),
+        (["queues", "move", "post", "mail", "--yes"], "move: ask its supervisor"),
+        (["jobs", "retry", "--queue", "post", "--yes"], "find jobs: ask its supervisor"),
         (["bench"], "have a temporary one beside it: bench is only for SQLite and PostgreSQL, and this is narrow"),
     ],
 )
