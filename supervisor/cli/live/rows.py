@@ -13,8 +13,8 @@ from supervisor.jobs import JobState
 from supervisor.stores.problems import Present
 from supervisor.text.units import counted, format_duration
 
-QUEUE_COLUMNS = ("queue", "fresh", "retries", "blocked", "scheduled", "in flight", "failed", "busy", "")
-QUEUE_KEYS = ("queue_size", "retry_queue_size", "blocked", "scheduled", "in_flight", "failed", "processing")
+QUEUE_COLUMNS = ("queue", "fresh", "retries", "scheduled", "in flight", "failed", "busy", "")
+QUEUE_KEYS = ("queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "processing")
 WORKER_COLUMNS = ("worker", "state", "for", "job", "handler", "attempt", "progress", "host")
 JOB_COLUMNS = ("job", "handler", "queue", "state", "attempt", "when", "last error")
 MAX_QUEUES = 500

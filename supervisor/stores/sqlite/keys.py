@@ -54,7 +54,7 @@ LOST = f"""
 
 # The job that has the key of a blocked job, as [id, state].
 KEY_HOLDER = f"""
-  (select json_array(holder.id, holder.state) from key_holders join jobs as holder on holder.id = key_holders.job_id
+  (select '[' || holder.id || ',' || holder.state || ']' from key_holders join jobs as holder on holder.id = key_holders.job_id
    where jobs.state = {BLOCKED} and key_holders.key = extras.key)"""
 
 
