@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -12,13 +12,13 @@ import click
 from supervisor.cli.context import current_context
 from supervisor.cli.options import COUNT, name_of, read_with
 from supervisor.jobs import JobState
-from supervisor.stores.search import JobFilter
+from supervisor.stores.search import JobFilter, header_of
 from supervisor.text.units import parse_moment
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_TEXT = 200
-FILTER = ("state", "queue", "handler", "error", "since", "until")
+FILTER = ("state", "queue", "handler", "tag", "header", "error", "since", "until")
 
 
 class GivenFilter(NamedTuple):
@@ -58,6 +58,8 @@ def filter_options(states: Iterable[str], noun: str = "jobs") -> Callable[[F], F
         click.option("--state", type=click.Choice([str(state) for state in states]), help=f"Only {noun} in this state."),
         click.option("--queue", metavar="NAME", callback=read_with(name_of), help=f"Only {noun} of this queue."),
         click.option("--handler", metavar="NAME", callback=read_with(name_of), help=f"Only {noun} for this handler."),
+        click.option("--tag", metavar="NAME", callback=read_with(name_of), help=f"Only {noun} with this tag."),
+        click.option("--header", metavar="NAME=VALUE", help=f"Only {noun} with this value of a header."),
         click.option(
             "--error", metavar="TEXT", callback=read_with(_text),
             help=f"Only {noun} with this text in the cause, the type or the message of their last error.",
@@ -118,17 +120,25 @@ def _adding(*decorators: Callable[[Any], Any]) -> Callable[[F], F]:
 def _taken(options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     given = {name: value for name in FILTER if (value := options.pop(name)) is not None}
     written = [part for name, value in given.items() for part in (f"--{name}", str(value))]
-    for name in ("since", "until"):
+    for name, parse in PARSED.items():
         if name in given:
-            given[name] = _moment(name, given[name])
+            given[name] = _parsed(name, given[name], parse)
     return given, written
 
 
-def _moment(name: str, text: str) -> int:
+def _parsed(name: str, text: str, parse: Callable[[str], Any]) -> Any:
     try:
-        return parse_moment(text, time.time())
+        return parse(text)
     except ValueError as error:
         raise click.BadParameter(f"{error}, got {text!r}", param_hint=f"--{name}") from None
+
+
+def _moment(text: str) -> int:
+    return parse_moment(text, time.time())
+
+
+PARSED: Mapping[str, Callable[[str], Any]] = {"since": _moment, "until": _moment, "header": header_of}
+"""The options that are written again as they were, in the command for the next page."""
 
 
 def _text(text: str) -> str:

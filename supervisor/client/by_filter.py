@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, TypeVar, 
 
 from supervisor.jobs import JobState
 from supervisor.stores.by_filter import COMMANDS, DEAD_LETTER_STATES, Ask, change_all, find_all
-from supervisor.stores.search import JobFilter
+from supervisor.stores.search import JobFilter, header_of
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 from supervisor.text.units import microseconds_of, parse_moment
 
@@ -22,11 +22,14 @@ Answer = TypeVar("Answer")
 
 
 class Filter(TypedDict, total=False):
-    """The jobs with these values. `since` and `until` are aware datetimes, or text: a time in ISO 8601, or how long ago ("2h")."""
+    """The jobs with these values. `since` and `until` are aware datetimes, or text: a time in ISO 8601, or how long ago ("2h").
+    `header` is text such as "tenant=7"."""
 
     queue: str
     handler: str
     state: str
+    tag: str
+    header: str
     error: str
     since: datetime | str
     until: datetime | str
@@ -112,17 +115,26 @@ def _change(command: str, given: Mapping[str, Any], limit: int | None, force: bo
 
 
 def _where(command: str, values: dict[str, Any]) -> JobFilter:
-    for name in ("queue", "handler"):
+    for name in ("queue", "handler", "tag"):
         if name in values and not is_name(values[name]):
             raise ValueError(f"{name}: expected {NAME}, got {values[name]!r}")
     if "error" in values and (not isinstance(values["error"], str) or not values["error"]):
         raise ValueError(f"error: expected a text, got {values['error']!r}")
+    if "header" in values:
+        values["header"] = _header(values["header"])
     moments: dict[str, Any] = {name: _moment(name, values.pop(name)) for name in ("since", "until") if name in values}
     state = values.pop("state", None)
     if COMMANDS[command].of_dead_letters:
         return JobFilter(**values, **moments, dead_letter=_one_of(DEAD_LETTER_STATES, state))
     known = _one_of([it.value for it in COMMANDS[command].states], state)
     return JobFilter(**values, **moments, state=None if known is None else JobState(known))
+
+
+def _header(value: Any) -> tuple[str, str]:
+    try:
+        return header_of(value)
+    except (ValueError, AttributeError):
+        raise ValueError(f"header: expected NAME=VALUE, got {value!r}") from None
 
 
 def _one_of(states: Any, state: Any) -> str | None:

@@ -10,7 +10,7 @@ import orjson
 
 from supervisor.http.errors import BadRequest
 from supervisor.jobs import JobState
-from supervisor.stores.search import CURSOR, JobFilter
+from supervisor.stores.search import CURSOR, JobFilter, header_of
 from supervisor.text.names import MAX_NAME, NAME, did_you_mean_or_all, is_name
 from supervisor.text.printable import printable
 from supervisor.text.units import parse_moment
@@ -110,6 +110,10 @@ def _cursor(value: Any) -> str:
     return value
 
 
+def _header(value: Any) -> tuple[str, str]:
+    return header_of(_text(value))
+
+
 def _where(value: Any) -> JobFilter:
     if not isinstance(value, dict) or not value:
         raise ValueError(f"expected an object with some of {', '.join(it.name for it in FILTER)}")
@@ -144,6 +148,11 @@ ERROR = Value(
     "error", {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}, _text,
     "Only jobs that have this text in the type, the message or the cause of their last error; A to Z match in either case.",
 )  # fmt: skip
+TAG = Value("tag", _NAME_SCHEMA, _name, "Only jobs with this tag.")
+HEADER = Value(
+    "header", {"type": "string", "minLength": 2, "maxLength": MAX_TEXT, "pattern": "^[^=]+="}, _header,
+    "Only jobs with this value of a header, as NAME=VALUE; a value that is no text as in JSON.",
+)  # fmt: skip
 DEAD_LETTER = Value(
     "dead_letter", {"type": "string", "enum": DEAD_LETTERS}, _one_of(DEAD_LETTERS),
     "Only jobs with a dead letter in this state; any is either.",
@@ -152,7 +161,7 @@ DEAD_LETTER_STATE = Value(
     "state", {"type": "string", "enum": DEAD_LETTERS}, _one_of(DEAD_LETTERS), "Only dead letters in this state.", "any"
 )
 SINK = Value("sink", _NAME_SCHEMA, _name, "Only pending dead letters that wait for this sink.")
-FILTER = (STATE, QUEUE, HANDLER, SINCE, UNTIL, TEXT, ERROR, DEAD_LETTER)
+FILTER = (STATE, QUEUE, HANDLER, SINCE, UNTIL, TEXT, ERROR, TAG, HEADER, DEAD_LETTER)
 BEFORE = Value("before", _CURSOR_SCHEMA, _cursor, "The `next` of the answer before: what comes behind it.")
 LIMIT = Value("limit", _whole_schema(MAX_PAGE), _digits(MAX_PAGE), "The most jobs of the answer.", MAX_PAGE)
 GROUPS = Value("limit", _whole_schema(MAX_PAGE), _digits(MAX_PAGE), "The most groups of the answer.", MAX_PAGE)

@@ -45,6 +45,9 @@ class Search:
         last = {id: _last_error(self._state.jobs[id]) for id in ids}
         return {id for id, error in last.items() if error and has_error(error, text)}, 0
 
+    def headers(self, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
+        return ((id, text) for id in ids if (text := self._state.jobs[id].row.headers) is not None)
+
     def failures(self, limit: int, among: int) -> list[tuple[FailureGroup, Mapping[str, Any]]]:
         """Return the groups, each with the last error of its newest job."""
         groups: dict[tuple[Any, ...], list[JobRecord]] = defaultdict(list)
@@ -68,6 +71,7 @@ class Search:
                 and (where.until is None or job.created_at < where.until)
                 and _has_dead_letter(job, where.dead_letter)
                 and (where.sink is None or where.sink in job.missing_sinks)
+                and (where.tag is None or (job.row.extras is not None and where.tag in job.row.extras.tags))
             ):
                 yield job
 

@@ -32,6 +32,7 @@ from supervisor.stores.postgres.schema import (
     VERSION,
     VERSION_FOR_ALL,
 )
+from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.sinks import sinks_of, sinks_text
 
 # What no row of this version may hold was put in by another program.
@@ -47,6 +48,7 @@ FROM_VERSION_2 = (
     f"alter table {{s}}.jobs add constraint claimable {CLAIMABLE_JOB}",
     BLOCKED_JOBS,
     EXTRAS,
+    *TAGS,
     SNOOZES,
     *KEY_TABLES,
     *KEY_FUNCTIONS,

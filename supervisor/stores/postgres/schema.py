@@ -29,6 +29,7 @@ from supervisor.stores.limits import (
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
+from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.transfer import closed_message
 
 VERSION = 3
@@ -223,6 +224,7 @@ SCHEMA = (
     REPORTS,
     SNOOZES,
     EXTRAS,
+    *TAGS,
     *KEY_TABLES,
     f"""create table {{s}}.dead_letters(
       job_id bigint primary key,

@@ -40,6 +40,7 @@ FAILURES = rf"""
   group by handler, substring(record from '"type": ?"((?:[^"\\]|\\.)*)"'), substring(record from '"cause": ?"((?:[^"\\]|\\.)*)"')
   order by count(*) desc, max(finished_at) desc limit $2"""
 
+HEADERS_OF = "select id, headers from {s}.jobs where id = any($1::bigint[]) and headers is not null"
 LAST_ATTEMPTS = """
   select last.* from unnest($1::bigint[]) as it(id) cross join lateral (
     select job_id, at, record from {s}.attempts where job_id = it.id order by id desc limit 1) as last"""
@@ -90,6 +91,9 @@ class Search:
         matching = {id for id, at, record in rows if has_error(readable_attempt(record, at), text)}
         return matching, sum(len(record) for *_, record in rows)
 
+    def headers(self, ids: Sequence[int]) -> list[tuple[int, str]]:
+        return [(id, text) for id, text in self._connection.rows(HEADERS_OF, array(ids))]
+
     def failures(self, limit: int, among: int) -> list[FailureGroup]:
         return [FailureGroup(*row) for row in self._connection.rows(FAILURES, among, limit)]
 
@@ -104,6 +108,8 @@ class Search:
 
     def _are_few(self, where: JobFilter, few: int) -> bool:
         """Return whether an index has few jobs with this state, or dead letter."""
+        if where.tag is not None:
+            return False
         if where.dead_letter is not None:
             return where.dead_letter == "pending" and self._connection.value(COUNT_PENDING, few + 1) <= few
         if where.state is None or where.state.terminal:
@@ -130,7 +136,9 @@ def by_finish(where: JobFilter, after: Place | None, looked: int) -> Query:
 def by_id(where: JobFilter, few: bool, ids: IdRange, looked: int) -> Query:
     """Jobs with the highest ids first. An `offset 0` prevents the use of the order of the ids instead of the index of a state."""
     query = Query("", [])
-    if where.dead_letter is not None:
+    if where.tag is not None:
+        source = f"(select job_id as id from {{s}}.job_tags where tag = {query.add(where.tag)})"
+    elif where.dead_letter is not None:
         pending = f"(select job_id as id from {{s}}.dead_letters where state = {PENDING} offset 0)"
         source = pending if few else "(select job_id as id from {s}.dead_letters)"
     elif few and where.state is not None:

@@ -36,6 +36,7 @@ from supervisor.stores.sqlite.schema import (
     is_list,
     texts_are_long,
 )
+from supervisor.stores.sqlite.tags import TAGS
 from supervisor.stores.sqlite.write_lock import FileLock
 from supervisor.stores.transfer import closed_message
 
@@ -82,6 +83,7 @@ CLOSED_FROM_VERSION_1 = (
 FROM_VERSION_2 = (
     SNOOZES,
     EXTRAS,
+    *TAGS,
     *KEY_TABLES,
     BLOCKED_JOBS,
     "drop trigger if exists inserted_by_sql",

@@ -15,6 +15,7 @@ from supervisor.stores.limits import (
 )
 from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.keys import KEY_TABLES
+from supervisor.stores.sqlite.tags import TAGS
 
 APPLICATION_ID = 0x4A535631
 VERSION = 3
@@ -211,6 +212,7 @@ SCHEMA = (
     REPORTS,
     SNOOZES,
     EXTRAS,
+    *TAGS,
     *KEY_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
