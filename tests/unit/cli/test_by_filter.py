@@ -114,6 +114,8 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_is_changed(call: Call) -
         (["jobs", "cancel", "--state", "failed"], "'failed' is not one of"),
         (["jobs", "retry", "--since", "yesterday"], "--since: expected a time with a zone, such as"),
         (["jobs", "retry", "--until", "2026-01-01"], "--until: expected a time with a zone, such as"),
+        (["jobs", "retry", "--header", "tenant"], "--header: expected NAME=VALUE, got 'tenant'"),
+        (["jobs", "retry", "--tag", ""], "expected a name"),
         (["jobs", "retry", "--error", ""], "expected a text of 1 to 200 characters"),
         (["jobs", "list", "--queue", " x"], "expected a name"),
     ],
@@ -122,8 +124,29 @@ def test_mistakes_change_nothing(call: Call, arguments: list[str], message: str)
     call("enqueue", "mail")
     answer = call(*arguments)
     assert (answer.code, answer.out) == (2, "")
-    assert message in " ".join(answer.err.split()).replace("'--since'", "--since").replace("'--until'", "--until")
+    assert message in " ".join(answer.err.split()).replace("'--since'", "--since").replace(
+        "'--until'", "--until"
+    ).replace("'--header'", "--header")
     assert states(call) == ["ready"]
+
+
+def test_jobs_are_found_by_tag_and_header(call: Call) -> None:
+    write(
+        "jobs.jsonl",
+        """{"handler": "mail", "tags": ["eu"], "headers": {"tenant": "7"}}
+{"handler": "mail", "tags": ["eu"]}
+{"handler": "mail", "headers": {"tenant": 7}}
+{"handler": "mail"}
+""",
+    )
+    call("enqueue", "--file", "jobs.jsonl")
+    assert ids(call("jobs", "list", "--tag", "eu")) == [2, 1]
+    assert ids(call("jobs", "list", "--header", "tenant=7")) == [3, 1]
+    page = call("jobs", "list", "--tag", "eu", "--header", "tenant=7", "--limit", 1)
+    assert (ids(page), next_page(call, page).out) == ([1], "no such jobs\n")
+    assert call("jobs", "cancel", "--tag", "eu", "--header", "tenant=7", "-y").out == "cancelled: 1 job\n"
+    assert call("jobs", "delete", "--header", "tenant=7", "-y").out == "deleted: 2 jobs\n"
+    assert ids(call("jobs", "list")) == [4, 2]
 
 
 # --- lists in pages

@@ -61,6 +61,14 @@ def test_each_call_changes_the_jobs_that_match_and_returns_their_number(client, 
     assert client.cancel_jobs(queue="other") == 0
 
 
+def test_jobs_are_found_by_tag_and_header(client):
+    ids = [
+        client.enqueue("mail", tags=["eu"]), client.enqueue("mail", headers={"tenant": 7}), client.enqueue("mail"),
+    ]  # fmt: skip
+    assert client.cancel_jobs(tag="eu") == client.cancel_jobs(header="tenant=7") == 1
+    assert states(client, ids) == ["cancelled", "cancelled", "ready"]
+
+
 def test_times_are_datetimes_or_text(client):
     client.enqueue("mail")
     soon, ago = datetime.now(UTC) + timedelta(hours=1), datetime.now(UTC) - timedelta(hours=1)
@@ -80,6 +88,9 @@ def test_times_are_datetimes_or_text(client):
         ({"queue": ""}, "queue: expected a name"),
         ({"handler": 5}, "handler: expected a name"),
         ({"error": ""}, "error: expected a text"),
+        ({"tag": " "}, "tag: expected a name"),
+        ({"header": "tenant"}, "header: expected NAME=VALUE, got 'tenant'"),
+        ({"header": {"tenant": 7}}, "header: expected NAME=VALUE"),
         ({"state": "failed"}, "state: expected one of .*ready.*, got 'failed'"),
         ({"since": "soon"}, "since: expected a time with a zone"),
         ({"until": datetime(2030, 1, 1)}, "until: expected a time with a zone"),
