@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -14,12 +13,14 @@ from supervisor.jobs import JobState
 from supervisor.stores.operator_commands import BATCH
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import OperatorResult
-from supervisor.stores.search import UNLIMITED, FoundJobs, JobFilter
+from supervisor.stores.search import FoundJobs, JobFilter, SearchLimits
 from supervisor.text.units import counted
 
 Answer = TypeVar("Answer")
-LIMITS = replace(UNLIMITED, searched=2000)
-"""A search by text looks at this many jobs in one snapshot of the store."""
+PAGE = 10_000
+"""The ids that are found by one call."""
+LIMITS = SearchLimits(searched=2000)
+"""A page looks at so many jobs only, since there may be many pages: one that sorts all jobs of a state would take too long."""
 ENDED = tuple(state for state in JobState if state.terminal)
 UNFINISHED = tuple(state for state in JobState if not state.terminal)
 AT_REST = tuple(state for state in JobState if state is not JobState.IN_FLIGHT)
@@ -127,7 +128,7 @@ def pages(ask: Ask, where: JobFilter, limit: int | None) -> Iterator[list[int]]:
     """Yield the ids of the jobs that match, the newest first."""
     before: str | None = None
     while limit is None or limit > 0:
-        size = BATCH if limit is None else min(BATCH, limit)
+        size = PAGE if limit is None else min(PAGE, limit)
         found = ask(partial(_page, where, before, size))
         limit = None if limit is None else limit - len(found.ids)
         yield found.ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -71,8 +71,8 @@ class OperatorChanges(Protocol):
     def make_fresh(self, ids: Sequence[int]) -> None:
         """Make the jobs ready as if just enqueued, behind all jobs that wait, and withdraw their dead letters."""
 
-    def set_queue(self, ids: Sequence[int], queue: str) -> None:
-        """Put the jobs into a queue, and count them there."""
+    def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
+        """Put the jobs, which are in the queues `before`, into another queue, and count them there."""
 
     def remove(self, ids: Sequence[int]) -> None:
         """Delete the jobs with their attempts and dead letters, and subtract them from the counts."""
@@ -209,7 +209,7 @@ class BatchedCommands:
             self._changes.make_fresh(_ids(targets))
 
     def _move(self, targets: list[Target], queue: str) -> None:
-        self._changes.set_queue(_ids(targets), queue)
+        self._changes.set_queue(_ids(targets), {target.queue for target in targets}, queue)
 
     def _delete(self, targets: list[Target]) -> None:
         self._changes.remove(_ids(targets))

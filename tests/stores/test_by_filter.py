@@ -17,6 +17,7 @@ from tests.stores.factories import IN_SQL, dead, dead_letters, make_dead, put, s
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
     monkeypatch.setattr(by_filter, "BATCH", 3)
+    monkeypatch.setattr(by_filter, "PAGE", 3)
     monkeypatch.setattr(by_filter, "LIMITS", replace(by_filter.LIMITS, searched=4, batch=2))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -99,7 +99,7 @@ class OperatorChanges:
             )
             self._links.due(job)
 
-    def set_queue(self, ids: Sequence[int], queue: str) -> None:
+    def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
         for job in self._jobs(ids):
             self._state.change(job, row=job.row._replace(queue=queue))
 

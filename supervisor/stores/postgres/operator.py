@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
+from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, STATES, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
@@ -44,6 +44,14 @@ REDRIVE = f"""
     started_at = null, finished_at = null, result = null
   from unnest($1::bigint[], $2::bigint[]) as it(id, age) where jobs.id = it.id"""
 WITHDRAW = f"update {{s}}.dead_letters set state = {WITHDRAWN} where job_id = any($1::bigint[])"
+# It leaves rows that another session has locked, such as those that a supervisor folds at this moment.
+FOLD_COUNTS = f"""
+  with its as materialized (
+    select ctid from {{s}}.counts where state = any(array{[*STATES]}) and queue = any($1::text[]) limit 20000 for update skip locked),
+  folded as materialized (
+    delete from {{s}}.counts where ctid = any(array(select ctid from its)) returning state, queue, tier, n)
+  insert into {{s}}.counts(state, queue, tier, n)
+  select state, queue, tier, sum(n) from folded group by state, queue, tier having sum(n) != 0"""
 SET_QUEUE = "update {s}.jobs set queue = $1 where id = any($2::bigint[]) and queue <> $1"
 REMOVE = "delete from {s}.jobs where id = any($1::bigint[])"
 SET_OWED = f"""
@@ -102,9 +110,10 @@ class OperatorChanges:
         self._snoozes.forget(ids)
         self._links.due(ids)
 
-    def set_queue(self, ids: Sequence[int], queue: str) -> None:
-        """The trigger `queue_changed` counts the jobs."""
+    def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
+        """The trigger `queue_changed` counts the jobs, by two rows for each."""
         self._connection.later(SET_QUEUE, queue, array(ids))
+        self._connection.later(FOLD_COUNTS, [*before, queue])
 
     def remove(self, ids: Sequence[int]) -> None:
         self._links.ended(ids, deleted=True)

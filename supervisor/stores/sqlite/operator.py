@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import BEHIND_ALL, Target
@@ -101,7 +101,7 @@ class OperatorChanges:
         self._snoozes.forget(ids)
         self._links.due(ids)
 
-    def set_queue(self, ids: Sequence[int], queue: str) -> None:
+    def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
         """The trigger `queue_changed` counts the jobs, in counts that must have been written."""
         self._connection.counts.write()
         self._connection.run(SET_QUEUE, queue, packed(ids))
