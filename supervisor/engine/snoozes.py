@@ -11,6 +11,6 @@ from supervisor.stores.protocol import Store
 
 def past_limit(store: Store, snoozed: Sequence[Outcome]) -> Mapping[int, Outcome]:
     """Return the failed attempts, by job, in place of those snoozes that are past their limits."""
-    before, now = store.snoozes([outcome.lease.id for outcome in snoozed]), store.clock()
+    before, now = store.snoozes([outcome.lease for outcome in snoozed]), store.clock()
     bounded = {it.lease.id: limited_snooze(it, before.get(it.lease.id, 0), now) for it in snoozed}
     return {id: outcome for id, outcome in bounded.items() if outcome.kind is Kind.FAILED}

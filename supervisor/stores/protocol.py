@@ -103,8 +103,9 @@ class Settles(Protocol):
         """Keep the reports of jobs whose last claim they are of; the time of the progress is now. What is None is left as it is.
         The report of a job whose row another session has locked may be left out."""
 
-    def snoozes(self, ids: Sequence[int]) -> dict[int, int]:
-        """Return how often each of these jobs has snoozed since it was enqueued or made fresh, without those that never have."""
+    def snoozes(self, leases: Sequence[Lease]) -> dict[int, int]:
+        """Return how often each of these jobs has snoozed since it was enqueued or made fresh, without those that never have, and
+        without those that are not in flight under this lease any more: a settle that is repeated has counted its own snoozes."""
 
     def held(self) -> list[tuple[int, int]]:
         """Return (id, token) of every lease that this owner has in the store."""

@@ -95,7 +95,7 @@ class InlineWorker:
         self._turn += 1
         outcome = Outcome(lease, Kind.RELEASED, state=JobState.READY)
         try:
-            outcome = self._attempt(lease, self._store.snoozes([lease.id]).get(lease.id, 0))
+            outcome = self._attempt(lease, self._store.snoozes(leases).get(lease.id, 0))
         finally:
             self._store.settle([outcome])
         return lease.id

@@ -14,6 +14,11 @@ def snoozed(lease: Lease, delay: float = 30.0) -> Outcome:
     return Outcome(lease, Kind.SNOOZED, retry_after=delay, snooze=LIMIT, state=JobState.SCHEDULED, delay=delay)
 
 
+def snoozes(store, *ids) -> dict[int, int]:
+    """Return how often these jobs have snoozed, without those that never have."""
+    return {id: job["snoozes"] for id in ids if (job := store.get(id)) and job["snoozes"]}
+
+
 def snooze(store, factory, delay: float = 30.0) -> Lease:
     """Let the only job that is ready snooze until it is ready again."""
     lease = take_one(store)
@@ -26,7 +31,7 @@ def snooze(store, factory, delay: float = 30.0) -> Lease:
 def test_a_snooze_counts_no_retry_and_is_counted(store, factory):
     (id,) = put(store)
     assert (store.get(id)["snoozes"], store.get(id)["snoozed_until"]) == (0, None)
-    assert store.snoozes([id]) == {}
+    assert snoozes(store, id) == {}
     store.settle([snoozed(take_one(store))])
     job = store.get(id)
     assert (job["state"], job["retries"], job["attempt"], job["errors"]) == ("scheduled", 0, 1, [])
@@ -38,8 +43,22 @@ def test_a_snooze_counts_no_retry_and_is_counted(store, factory):
     assert promote(store, 10) == 1
     assert store.get(id)["snoozed_until"] is None
     snooze(store, factory)
-    assert store.snoozes([id, id + 1]) == {id: 2}
+    assert snoozes(store, id, id + 1) == {id: 2}
     factory.check()
+
+
+def test_the_snoozes_before_a_lease_are_found_while_it_is_held(store, factory):
+    put(store, "a", "b")
+    for _ in range(2):
+        leases = take(store)
+        assert store.settle([snoozed(lease) for lease in leases[:1]] + [success(lease) for lease in leases[1:]]) == []
+        factory.clock.step(30.0)
+        promote(store, 10)
+    (lease,) = take(store)
+    assert store.snoozes([lease]) == {lease.id: 2}
+    assert store.snoozes([lease._replace(token=lease.token - 1), lease._replace(id=lease.id + 100)]) == {}
+    store.settle([again(lease)])
+    assert store.snoozes([lease]) == {}
 
 
 @IN_SQL
@@ -48,7 +67,7 @@ def test_the_count_outlives_the_store(store, factory):
     snooze(store, factory)
     store.leave()
     later = factory.joined("two")
-    assert later.snoozes([id]) == {id: 1}
+    assert snoozes(later, id) == {id: 1}
     snooze(later, factory)
     assert later.get(id)["snoozes"] == 2
 
@@ -75,10 +94,11 @@ def test_a_snooze_under_an_old_token_is_stale_and_not_counted(store, factory):
     (id,) = put(store)
     lease = take_one(store)
     assert store.settle([snoozed(lease._replace(token=lease.token + 7))]) == [id]
-    assert store.snoozes([id]) == {}
+    assert snoozes(store, id) == {}
     assert store.settle([snoozed(lease)]) == []
+    assert store.snoozes([lease]) == {}, "it is counted, but not before this lease"
     assert store.settle([snoozed(lease)]) == []  # repeated, since its answer was lost
-    assert store.snoozes([id]) == {id: 1}
+    assert snoozes(store, id) == {id: 1}
 
 
 def test_a_batch_may_have_every_kind_of_outcome(store):
@@ -86,7 +106,7 @@ def test_a_batch_may_have_every_kind_of_outcome(store):
     leases = take(store, 4)
     makers = (success, again, dead, snoozed)
     assert store.settle([make(lease) for make, lease in zip(makers, leases, strict=True)]) == []
-    assert store.snoozes([lease.id for lease in leases]) == {leases[3].id: 1}
+    assert snoozes(store, *[lease.id for lease in leases[1:]]) == {leases[3].id: 1}
 
 
 def test_a_job_that_waits_for_its_backoff_does_not_snooze(store, factory):
@@ -113,7 +133,7 @@ def test_a_job_that_is_made_fresh_has_never_snoozed(store, factory):
     assert store.get(id)["snoozes"] == 1
     store.redrive([id], force=True)
     assert store.get(id)["snoozes"] == 0
-    assert store.snoozes([id]) == {}
+    assert snoozes(store, id) == {}
 
 
 def test_a_snooze_is_not_the_wait_for_a_missing_handler(store):
@@ -139,5 +159,5 @@ def test_a_transaction_that_fails_counts_no_snooze(store):
     with pytest.raises(ZeroDivisionError), store.transaction():
         store.settle([snoozed(lease)])
         raise ZeroDivisionError
-    assert store.snoozes([id]) == {}
+    assert snoozes(store, id) == {}
     assert store.get(id)["state"] == "in_flight"

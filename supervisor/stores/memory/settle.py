@@ -103,9 +103,13 @@ class Settles:
                     changes = {} if progress is None else {"progress": progress, "progress_at": self._state.now()}
                     self._state.change(job, **changes, **({} if log is None else {"log": log}))
 
-    def snoozes(self, ids: Sequence[int]) -> dict[int, int]:
+    def snoozes(self, leases: Sequence[Lease]) -> dict[int, int]:
         with self._state.lock:
-            return {id: job.snoozes for id in ids if (job := self._state.jobs.get(id)) is not None and job.snoozes}
+            return {
+                job.id: job.snoozes
+                for lease in leases
+                if (job := self._state.leased(lease)) is not None and job.snoozes
+            }
 
     def held(self) -> list[tuple[int, int]]:
         with self._state.lock:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from supervisor.engine.snoozes import past_limit
 from supervisor.events import JobsSettled
-from supervisor.jobs import Kind
+from supervisor.jobs import Cause, Failure, JobState, Kind, Outcome, SnoozeLimit
 from tests.unit.virtual import Virtual
 
 
@@ -96,3 +97,14 @@ def test_a_job_that_another_supervisor_has_recovered_does_not_fail_by_an_old_sno
     here.process.run_next(**snoozed(most=0))
     assert here.state(id) == "cancelled"
     assert len(here.engine.leases) == 0
+
+
+def test_a_snooze_up_to_its_limit_that_is_settled_twice_is_no_failure() -> None:
+    here, id = serving(retry={"max_retries": 0})
+    (lease,) = here.store.leases([id])
+    outcome = Outcome(lease, Kind.SNOOZED, retry_after=30.0, snooze=SnoozeLimit(1, None, Failure(Cause.EXCEPTION)))
+    decided = outcome._replace(state=JobState.SCHEDULED, delay=30.0)
+    assert past_limit(here.store, [decided]) == {}
+    here.store.settle([decided])
+    assert job(here, id)["snoozes"] == 1
+    assert past_limit(here.store, [decided]) == {}, "the commit was not answered, so it is repeated"
