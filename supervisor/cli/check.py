@@ -21,6 +21,7 @@ from supervisor.config.diagnostics import is_spoiled
 from supervisor.config.document import Keys
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.misspelt import doubtful_queues, unknown_handlers
+from supervisor.config.schedules_in_force import schedule_warnings
 from supervisor.config.settings import DlqSettings, Settings
 from supervisor.config.without_effect import without_effect
 from supervisor.dead_letters.file_sink import FileSink
@@ -146,7 +147,8 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
         mistakes.add(*(f"{info.file}:{info.line}: {problem}" for problem in handler_problems(settings, info)))
     known = {info.name for info in handlers}
     mistakes.add(*unknown_handlers(settings, known))
-    for warning in (*doubtful_queues(settings), *without_effect(settings, handlers)):
+    warnings = (*doubtful_queues(settings), *schedule_warnings(settings, known), *without_effect(settings, handlers))
+    for warning in warnings:
         echo(f"Warning: {warning}", err=True)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
+from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import LEFT
 from supervisor.stores.records import (
     EnqueueRow,
@@ -124,6 +125,7 @@ class MemoryState:
         self.jobs: dict[int, JobRecord] = {}
         self.owners: dict[str, OwnerRecord] = {}
         self.paused: set[str] = set()
+        self.schedules: dict[str, ScheduleState] = {}
         self.counts: Counter[tuple[str, int, JobState]] = Counter()
         self._ready: dict[tuple[str, int], list[Entry]] = {}
         self._offered: dict[tuple[str, int], list[Entry]] = {}
@@ -145,13 +147,14 @@ class MemoryState:
                     raise
                 return
             self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
+            schedules = dict(self.schedules)
             try:
                 yield
                 if self._failed:
                     raise StoreError("a write inside this transaction failed, so none of it is kept")
             except BaseException:
                 self._undo(self._before)
-                self._sequence, self.paused = sequence, paused
+                self._sequence, self.paused, self.schedules = sequence, paused, schedules
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:

@@ -10,6 +10,7 @@ from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
 from supervisor.stores.postgres.owner_lock import is_gone
+from supervisor.stores.postgres.schedules import SCHEDULES
 from supervisor.stores.postgres.schema import (
     CLAIMABLE,
     CLOSE,
@@ -35,7 +36,7 @@ CORRECT_DEAD_LETTERS = f"""
 ACCEPTED = "select distinct accepted from {s}.letters"
 SET_ACCEPTED = "update {s}.letters set accepted = $2 where accepted = $1"
 
-FROM_VERSION_2: tuple[str, ...] = ()
+FROM_VERSION_2: tuple[str, ...] = (SCHEDULES,)
 
 FROM_VERSION_1 = (
     VERSION_FOR_ALL,

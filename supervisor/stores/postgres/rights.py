@@ -12,6 +12,7 @@ OF_SUPERVISORS = {
     "counts": ("select", "insert", "update", "delete"),
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
+    "schedules": ("select", "insert", "update"),
 }
 """The rights by table."""
 MISSING = """

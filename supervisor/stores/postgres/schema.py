@@ -17,6 +17,7 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
+from supervisor.stores.postgres.schedules import SCHEDULES
 from supervisor.stores.transfer import closed_message
 
 VERSION = 3
@@ -213,6 +214,7 @@ SCHEMA = (
       sinks text not null default '[]',
       about text not null default '{}')
     with (fillfactor = 50)""",
+    SCHEDULES,
     *KEYLESS_TABLES,
     *QUEUE_CHANGED,
     *JOBS_DELETED,

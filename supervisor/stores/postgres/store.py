@@ -23,8 +23,10 @@ from supervisor.stores.postgres.recovery import Recovery
 from supervisor.stores.postgres.repair import Repair
 from supervisor.stores.postgres.rights import Rights
 from supervisor.stores.postgres.row_locks import RowLocks
+from supervisor.stores.postgres.schedules import ScheduleTable
 from supervisor.stores.postgres.settle import Settles
 from supervisor.stores.postgres.transfer import Transfer
+from supervisor.stores.schedules import StoredSchedules
 
 
 class PostgresStore:
@@ -37,19 +39,18 @@ class PostgresStore:
         limits: PostgresLimits = DEFAULT_LIMITS, random_part: RandomPart = random_part,
     ) -> None:  # fmt: skip
         self.connection = connection = Connection(Address(url, listen=listen, limits=limits), schema)
-        self.url = connection.url
         self.row_locks = locks = RowLocks(connection, limits.skip_locked_seconds)
         self.claim_cursors, self.notifier = cursors, notifier = ClaimCursors(), Notifier(connection)
-        self.owner_lock = lock = OwnerLock(f"{self.url} {schema}")
+        self.owner_lock = lock = OwnerLock(f"{connection.url} {schema}")
         bring_up(connection, create=create)
         counts, owner = Counts(connection), Ownership(connection, locks, lock, notifier, random_part)
         enqueues = Enqueues(connection, counts, limits.sent_characters)
         claims = Claims(connection, counts, cursors, owner, limits.claim_bytes)
         settles, recovery = Settles(connection, counts, locks, owner), Recovery(connection, locks, owner)
-        queries = Queries(connection, counts, owner)
+        queries, begin = Queries(connection, counts, owner), connection.transaction
         dead_letters = DeadLetterQueue(connection, locks, queries, owner, limits.claim_bytes)
-        changes = OperatorChanges(connection, counts, locks, queries)
-        commands = BatchedCommands(changes, connection.transaction, notifier.notify)
+        commands = BatchedCommands(OperatorChanges(connection, counts, locks, queries), begin, notifier.notify)
+        schedules = StoredSchedules(ScheduleTable(connection), begin, enqueues.enqueue)
         transfer = Transfer(connection, counts, queries, limits.id_range)
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
         self.enqueue, self.notify, self.paused = enqueues.enqueue, notifier.notify, claims.paused
@@ -70,5 +71,10 @@ class PostgresStore:
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
-        self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
-        self.has_received, self.missing_rights = transfer.has_received, Rights(connection).missing_rights
+        self.last_id, self.import_jobs, self.has_received = (
+            transfer.last_id,
+            transfer.import_jobs,
+            transfer.has_received,
+        )
+        self.schedules, self.change_schedules = schedules.schedules, schedules.change_schedules
+        self.missing_rights, self.url = Rights(connection).missing_rights, connection.url

@@ -13,6 +13,7 @@ from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
 from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.schema import (
     APPLICATION_ID,
     CLOSED_TRIGGERS,
@@ -77,7 +78,7 @@ CLOSED_FROM_VERSION_1 = (
 )
 
 
-FROM_VERSION_2: tuple[str, ...] = ()
+FROM_VERSION_2: tuple[str, ...] = (SCHEDULES,)
 
 
 def bring_up(connection: Connection, synchronous: str, folder: Path) -> None:
@@ -156,7 +157,9 @@ def _refuse_running(path: Path, folder: Path) -> None:
     """Raise StoreUnavailable if a supervisor of the older version, whose locks are in this folder, is running."""
     lock = OwnerLock(folder)
     if running := [owner for owner in sorted(lock.owners()) if not lock.is_gone(owner)]:
-        raise StoreUnavailable(f"{path}: in use by a supervisor of an older version ({', '.join(running)}); stop it first")
+        raise StoreUnavailable(
+            f"{path}: in use by a supervisor of an older version ({', '.join(running)}); stop it first"
+        )
 
 
 def _migrate_version_1(connection: Connection) -> None:

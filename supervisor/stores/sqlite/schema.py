@@ -13,6 +13,7 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
+from supervisor.stores.sqlite.schedules import SCHEDULES
 
 APPLICATION_ID = 0x4A535631
 VERSION = 3
@@ -202,6 +203,7 @@ SCHEMA = (
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",
     SUPERVISORS,
+    SCHEDULES,
 )
 
 # Only in stores whose jobs were transferred: see `supervisor.stores.transfer`.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from supervisor.stores.fencing import RandomPart, random_part
 from supervisor.stores.operator_commands import BatchedCommands
+from supervisor.stores.schedules import StoredSchedules
 from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
@@ -21,6 +22,7 @@ from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import Policies, Queue
 from supervisor.stores.sqlite.recovery import Recovery
 from supervisor.stores.sqlite.repair import Repair
+from supervisor.stores.sqlite.schedules import ScheduleTable
 from supervisor.stores.sqlite.settle import Settles
 from supervisor.stores.sqlite.transfer import Transfer
 
@@ -42,11 +44,11 @@ class SqliteStore:
         self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
         policies, owner = Policies(connection), Ownership(connection, lock, notifier, random_part)
         queue = Queue(connection, policies, owner, notifier)
-        settles = Settles(connection, policies, owner)
-        recovery = Recovery(connection, policies, owner, lock)
+        settles, recovery = Settles(connection, policies, owner), Recovery(connection, policies, owner, lock)
         queries = Queries(connection, policies, owner, lock)
         dead_letters = DeadLetterQueue(connection, queries, owner)
         commands = BatchedCommands(OperatorChanges(connection, queries), connection.transaction, notifier.notify)
+        schedules = StoredSchedules(ScheduleTable(connection), connection.transaction, queue.enqueue)
         transfer = Transfer(self.url, connection, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
         self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
@@ -56,7 +58,7 @@ class SqliteStore:
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
-        self.keep_reports = settles.keep_reports
+        self.keep_reports, self.drop_sink = settles.keep_reports, commands.drop_sink
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
@@ -65,7 +67,7 @@ class SqliteStore:
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge = commands.delete, commands.purge
         self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection).repair
-        self.drop_sink = commands.drop_sink
+        self.schedules, self.change_schedules = schedules.schedules, schedules.change_schedules
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
