@@ -101,10 +101,9 @@ class ScheduleTimer:
             self._due = dict.fromkeys(self._schedules, 0.0)
         self._looked_at = wall
         until = min(self._due.values(), default=0.0) - wall
+        self._timer = self._loop.call_later(min(until, MAX_SLEEP) if until > 0.0 else MAX_SLEEP, self._wake)
         if until <= 0.0:
             self._firing.start()
-            until = MAX_SLEEP
-        self._timer = self._loop.call_later(min(until, MAX_SLEEP), self._wake)
 
     async def _fire(self) -> None:
         wall = self._wall()
@@ -149,8 +148,7 @@ class ScheduleTimer:
         name, at = decision.state.name, iso(decision.state.last) or ""
         if decision.missed:
             number, more = len(decision.missed), decision.more_missed
-            made_up = sum(time in decision.missed for time in decision.fires)
-            self._bus.emit(ScheduleMissed(name, iso(decision.missed[-1]) or "", number, more, made_up))
+            self._bus.emit(ScheduleMissed(name, iso(decision.missed[-1]) or "", number, more, len(ids)))
         if decision.skipped:
             self._bus.emit(ScheduleSkipped(name, at, decision.skipped))
         if ids:

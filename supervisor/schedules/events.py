@@ -23,7 +23,7 @@ class ScheduleSkipped(NamedTuple):
 
 
 class ScheduleMissed(NamedTuple):
-    """Fire times of a schedule have passed while no supervisor could enqueue: `number` of them, or more, with the last one `at`. Then
+    """Fire times of a schedule have passed without a decision: `number` of them, or more if `or_more`, the last one `at`. Now
     `enqueued` jobs were enqueued, as its `on_missed` demands."""
 
     schedule: str

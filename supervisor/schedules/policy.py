@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from supervisor.schedules.fire_times import MICROSECONDS, Cron, Due, Timing
-from supervisor.text.units import counted, format_duration
+from supervisor.text.units import format_duration
 
 MAX_MISSED = 100
 """The most jobs that `on_missed: all` makes up for: those of the last fire times."""
@@ -135,7 +135,3 @@ def removed(state: ScheduleState, timing: Timing) -> ScheduleState:
     """Return the state of a schedule that was taken out of a configuration: if it comes again, it starts anew."""
     return state._replace(timing="") if state.timing == timing.text else state
 
-
-def missed_text(decision: Decision) -> str:
-    """Return the number of missed fire times, as text for people."""
-    return ("at least " if decision.more_missed else "") + counted(len(decision.missed), "fire time")

@@ -127,7 +127,7 @@ class Transferable(Protocol):
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
-        schedules: Sequence[ScheduleRow],
+        schedules: Sequence[ScheduleRow] = (),
     ) -> None:
         """Write all jobs in one transaction, with their ids unchanged. Raises StoreError unless this store is empty and not
         closed."""

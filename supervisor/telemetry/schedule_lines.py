@@ -33,6 +33,6 @@ class ScheduleLines:
     def _missed(self, event: ScheduleMissed) -> None:
         if (held := self._repeats.allow((ScheduleMissed, event.schedule))) is not None:
             number = ("at least " if event.or_more else "") + counted(event.number, "fire time", "were")
-            line = "schedule %s: %s missed, the last one at %s; %s enqueued for that%s"
+            line = "schedule %s: %s missed, the last one at %s; now %s enqueued%s"
             jobs = counted(event.enqueued, "job", "were")
             self._log(logging.WARNING, line, event.schedule, number, event.at, jobs, times(held))

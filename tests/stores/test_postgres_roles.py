@@ -17,6 +17,7 @@ from supervisor.stores.job_reports import JobReport, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow, Presence
+from supervisor.stores.schedules import ScheduleChange
 from tests.docs.pages import page
 from tests.stores.factories import ON_POSTGRESQL, again, dead, make_dead, put, state_of, success, take
 from tests.stores.pooler import Pooler
@@ -111,6 +112,8 @@ def test_an_operator_reads_and_changes_jobs_and_does_not_run_them(store, of):
     assert [*operator.delete(ids[1:2]).changed] == ids[1:2]
     assert [*operator.redrive([1], True).changed] == [1]
     assert operator.purge(True).changed
+    operator.change_schedules(["nightly"], lambda now, rows: [ScheduleChange(rows["nightly"].state)], wait=True)
+    assert [row.state.name for row in operator.schedules()] == ["nightly"]
     with pytest.raises(StoreBroken, match="permission denied for table supervisors"):
         operator.join("o", "host", 1)
     operator.close()
@@ -135,6 +138,9 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     factory.sql("insert into {s}.counts(state, queue, tier, n) values (1, 'default', 0, 5)")
     assert runner.repair()
     assert runner.held() and runner.expired_leases(10) == []
+    assert runner.change_schedules(
+        ["nightly"], lambda now, rows: [ScheduleChange(rows["nightly"].state._replace(last=1))]
+    )
     runner.leave()
     runner.close()
 

@@ -50,7 +50,7 @@ class PostgresStore:
         queries, begin = Queries(connection, counts, owner), connection.transaction
         dead_letters = DeadLetterQueue(connection, locks, queries, owner, limits.claim_bytes)
         commands = BatchedCommands(OperatorChanges(connection, counts, locks, queries), begin, notifier.notify)
-        schedules = StoredSchedules(ScheduleTable(connection), begin, enqueues.enqueue)
+        kept = StoredSchedules(ScheduleTable(connection), begin, enqueues.enqueue)
         transfer = Transfer(connection, counts, queries, limits.id_range)
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
         self.enqueue, self.notify, self.paused = enqueues.enqueue, notifier.notify, claims.paused
@@ -71,10 +71,6 @@ class PostgresStore:
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
-        self.last_id, self.import_jobs, self.has_received = (
-            transfer.last_id,
-            transfer.import_jobs,
-            transfer.has_received,
-        )
-        self.schedules, self.change_schedules = schedules.schedules, schedules.change_schedules
-        self.missing_rights, self.url = Rights(connection).missing_rights, connection.url
+        self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
+        self.schedules, self.change_schedules, self.url = kept.schedules, kept.change_schedules, connection.url
+        self.has_received, self.missing_rights = transfer.has_received, Rights(connection).missing_rights

@@ -155,7 +155,7 @@ class Transfer:
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
-        schedules: Sequence[ScheduleRow],
+        schedules: Sequence[ScheduleRow] = (),
     ) -> None:
         with self._connection.transaction():
             self._connection.run(LOCK)

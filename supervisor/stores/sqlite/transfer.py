@@ -136,7 +136,7 @@ class Transfer:
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
-        schedules: Sequence[ScheduleRow],
+        schedules: Sequence[ScheduleRow] = (),
     ) -> None:
         with self._connection.transaction():
             has_jobs = bool(self._connection.value("select 1 from jobs limit 1"))
