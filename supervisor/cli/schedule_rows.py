@@ -60,11 +60,11 @@ def in_store(settings: Settings) -> InStore:
     """Read the store; one that does not exist yet has no rows."""
 
     def read(store: Store) -> InStore:
+        rows = {row.state.name: row for row in store.schedules()}
         owners: dict[str, list[str]] = {}
         for supervisor in store.stats()["supervisors"]:
             for name in supervisor["schedules"] if supervisor["state"] not in RUNNING else ():
                 owners.setdefault(name, []).append(supervisor["owner"])
-        rows = {row.state.name: row for row in store.schedules()}
         return InStore(rows, owners, round(store.clock() * MICROSECONDS))
 
     try:
