@@ -4,7 +4,8 @@
                     ▲                ▲                          ├──► failed     (dead letter: pending ──► delivered)
                     │                └────── release ───────────┤
                     └──────── retry (backoff) ──────────────────┘
-                scheduled, ready, in_flight ──cancel──► cancelled
+                blocked (it waits for other jobs) ──► scheduled or ready
+                blocked, scheduled, ready, in_flight ──cancel──► cancelled
                 succeeded, failed, cancelled ──redrive (operator)──► ready
 
 A job leaves `in_flight` only under the fencing token of its last claim. `succeeded`, `failed` and `cancelled` are
@@ -17,7 +18,7 @@ an index, since that is faster than by name: LEASE_ID and the constants beside i
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
@@ -33,6 +34,8 @@ LOGGER = "job"
 
 
 class JobState(StrEnum):
+    BLOCKED = "blocked"
+    """It waits for other jobs: for those before it in the order of its key, or for its parents."""
     SCHEDULED = "scheduled"
     READY = "ready"
     IN_FLIGHT = "in_flight"
@@ -46,7 +49,8 @@ class JobState(StrEnum):
 
 
 class Cause(StrEnum):
-    """The reasons for which an attempt fails. REJECTED: the handler raised Reject. REFUSED: the store refused the outcome."""
+    """The reasons for which an attempt fails. REJECTED: the handler raised Reject. REFUSED: the store refused the outcome.
+    EXPIRED: the job had not started when its time to do so was over."""
 
     EXCEPTION = "exception"
     TIMEOUT = "timeout"
@@ -57,6 +61,7 @@ class Cause(StrEnum):
     REJECTED = "rejected"
     UNKNOWN_HANDLER = "unknown_handler"
     REFUSED = "refused"
+    EXPIRED = "expired"
 
 
 class Tier(IntEnum):
@@ -205,6 +210,8 @@ def _amount(name: str, value: Any) -> int | float:
 class NewJob:
     """A job to enqueue. `delay` and `timeout` are seconds; `at` is an aware datetime; give at most one of `delay` and `at`.
 
+    `unique`, `key`, `group`, `after`, `tags` and `expires`, each with its own options, are explained at `Client.enqueue`.
+
     `queue=None` is the queue that the configuration gives the handler, else "default". `max_retries`, `timeout` and
     `backoff` override every other setting for this job alone; `timeout=0` means no limit.
     """
@@ -219,6 +226,16 @@ class NewJob:
     timeout: float | None = None
     backoff: Backoff | None = None
     headers: Mapping[str, Any] = field(default_factory=dict)
+    unique: str | None = None
+    unique_while: str | float = "unfinished"
+    on_conflict: str = "skip"
+    key: str | None = None
+    on_failure: str = "pass"
+    group: str | None = None
+    after: Sequence[int] = ()
+    on_parent_failed: str = "cancel"
+    tags: Sequence[str] = ()
+    expires: str | float | None = None
 
 
 class Lease(NamedTuple):

@@ -40,6 +40,20 @@ MAX_PROBLEMS = 20  # bad lines named in the message
 @click.option("--at", metavar="TIME", help="Earliest start, such as 2030-01-31T08:00:00Z.")
 @click.option("--max-retries", metavar="N", type=int, help="Number of retries of this job.")
 @click.option("--timeout", metavar="TIME", help="Timeout of one attempt of this job, such as 90s, or none.")
+@click.option("--unique", metavar="KEY", help="Enqueue nothing if a job with this unique key is there.")
+@click.option("--unique-while", metavar="WHILE", help="waiting, unfinished (the default), or a time such as 10m.")
+@click.option("--on-conflict", metavar="HOW", help="What to do then: skip (the default), replace or reject.")
+@click.option("--key", metavar="KEY", help="Jobs with the same key run one at a time, in order.")
+@click.option(
+    "--on-failure", metavar="HOW", help="What a failed job does to its key: pass it on (the default), or hold."
+)
+@click.option("--group", metavar="NAME", help="The groups of a queue take turns.")
+@click.option("--after", metavar="ID", type=int, multiple=True, help="Wait until this job has ended; may be repeated.")
+@click.option(
+    "--on-parent-failed", metavar="HOW", help="If a job that it waits for fails: cancel (the default), run or wait."
+)
+@click.option("--tag", "tags", metavar="TAG", multiple=True, help="A tag of the job; may be repeated.")
+@click.option("--expires", metavar="TIME", help="Cancel the job if it has not started by then, such as 10m.")
 @click.option("--force", is_flag=True, help="Enqueue even if no plugin has the handler, or it refuses the payload.")
 def enqueue(handler: str | None, payload: str | None, file: str | None, force: bool, **options: Any) -> int:
     """Enqueue a job for HANDLER and print its id.
@@ -47,7 +61,7 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
     JSON is the payload, null by default; - reads it from standard input. With --file, prints the number of jobs.
     """
     settings = load_settings()
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {name: value for name, value in options.items() if value not in (None, ())}
     if file is not None:
         if handler is not None or given:
             raise click.UsageError("--file: each line has all about its job; expected no handler and no other option")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from supervisor.client import replacement, tracing
+from supervisor.client.checked_extras import checked_extras
 from supervisor.client.ended_jobs import Wait, ended_jobs, value_of
 from supervisor.client.store_access import StoreAccess
 from supervisor.config.loading import load
@@ -20,6 +21,7 @@ from supervisor.config.retries import BackoffSettings
 from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError, InvalidJob, StoreError
 from supervisor.jobs import MAX_RETRIES, Backoff, Job, NewJob
+from supervisor.stores.extras import Extras
 from supervisor.stores.opening import attempts_while_unavailable, settings_of, transactional_enqueue_of
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name
@@ -37,6 +39,8 @@ AnyJob = NewJob | Mapping[str, Any] | tuple[str, Any]
 
 _KEYS = tuple(field.name for field in fields(NewJob))
 _all_fields = attrgetter(*_KEYS)
+_WITHOUT_EXTRAS = len(_KEYS) - len(Extras._fields)
+_NO_EXTRAS = _all_fields(NewJob(""))[_WITHOUT_EXTRAS:]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -51,6 +55,16 @@ class Options(TypedDict, total=False):
     timeout: float | str | None
     backoff: Backoff | Mapping[str, Any] | None
     headers: Mapping[str, Any] | None
+    unique: str | None
+    unique_while: float | str | None
+    on_conflict: str | None
+    key: str | None
+    on_failure: str | None
+    group: str | None
+    after: Sequence[int] | None
+    on_parent_failed: str | None
+    tags: Sequence[str] | None
+    expires: float | str | None
 
 
 class Enqueuer(ABC, Generic[Id]):
@@ -277,7 +291,10 @@ def enqueue_row(settings: Settings, job: AnyJob) -> EnqueueRow:
     if isinstance(job, tuple) and len(job) == 2:
         return checked(settings, *job)
     if isinstance(job, NewJob):
-        return checked(settings, *_all_fields(job))
+        values = _all_fields(job)
+        extras = values[_WITHOUT_EXTRAS:]
+        its = {} if extras == _NO_EXTRAS else dict(zip(Extras._fields, extras, strict=True))
+        return checked(settings, *values[:_WITHOUT_EXTRAS], **its)
     if isinstance(job, Mapping):
         for key in job:
             if key not in _KEYS:
@@ -290,9 +307,9 @@ def enqueue_row(settings: Settings, job: AnyJob) -> EnqueueRow:
 
 def checked(
     settings: Settings, handler: Any, payload: Any = None, queue: Any = None, priority: Any = 0, delay: Any = None,
-    at: Any = None, max_retries: Any = None, timeout: Any = None, backoff: Any = None, headers: Any = None,
+    at: Any = None, max_retries: Any = None, timeout: Any = None, backoff: Any = None, headers: Any = None, **extras: Any,
 ) -> EnqueueRow:  # fmt: skip
-    """Return the row to enqueue for the fields of a NewJob, in their order. Raises InvalidJob.
+    """Return the row to enqueue for the fields of a NewJob, in their order; the `extras` by name. Raises InvalidJob.
 
     Members of an enum become plain text and numbers, which every store writes alike. This code is fast rather than short: it
     is half the cost of enqueueing many jobs.
@@ -311,6 +328,7 @@ def checked(
         None if timeout is None else _timeout(timeout),
         None if backoff is None else _backoff(backoff),
         None if headers is None else _headers(headers, limit),
+        checked_extras(extras) if extras else None,
     )
     return tuple.__new__(EnqueueRow, row)
 

@@ -100,6 +100,7 @@ class _Settled(NamedTuple):
     stale: frozenset[int]
     locked: frozenset[int]  # left out, since other clients of the database have locked their rows
     at: float  # before the commit, which may take much longer
+    ready: frozenset[str]  # queues with jobs that waited for these
 
 
 class Committer:
@@ -211,7 +212,7 @@ class Committer:
             at = self._now()
             if running:
                 store.extend((), ttl, running)
-            return _Settled(frozenset(stale), locked, at)
+            return _Settled(frozenset(stale), locked, at, store.newly_ready())
 
         if self._leases.reports.held and (reports := self._leases.reports.of(batch)):
             self._leases.write_reports(reports)
@@ -232,11 +233,11 @@ class Committer:
             self._bytes -= _bytes(batch)
         error = future.exception()
         if error is None:
-            stale, locked, at = future.result()
+            stale, locked, at, ready = future.result()
             if locked:
                 self._keep_locked([outcome for outcome in batch if outcome.lease.id in locked])
                 batch = [outcome for outcome in batch if outcome.lease.id not in locked]
-            self._accepted(batch, stale, at)
+            self._accepted(batch, stale, at, ready)
         else:
             self._leases.marks_lost()
         if error is not None and not isinstance(error, NotDone):
@@ -248,7 +249,7 @@ class Committer:
         if was_overfull and not self.overfull:
             self._on_relieved()
 
-    def _accepted(self, batch: list[Outcome], stale: frozenset[int], at: float) -> None:
+    def _accepted(self, batch: list[Outcome], stale: frozenset[int], at: float, ready: frozenset[str]) -> None:
         if self._locked:
             self._leases.reports.not_written(self._locked.keys() & {outcome.lease[:2] for outcome in batch})
             self._forget_locked([outcome.lease for outcome in batch])
@@ -263,7 +264,7 @@ class Committer:
         if batch:
             age = self._now() - at
             self._bus.emit(JobsSettled(batch, age))
-            self._on_settled(summary(batch, age))
+            self._on_settled(summary(batch, age, ready))
 
     def _report_stale(self, leases: Sequence[Lease]) -> None:
         """Report each lease once: an extend or a check may have found it stale before."""
@@ -339,9 +340,9 @@ class Committer:
             self._trying_locked = self._settle_again(outcomes[: self._fitting(outcomes)])
 
 
-def summary(outcomes: Sequence[Outcome], age: float = 0.0) -> Summary:
-    """Summarize outcomes that were accepted `age` seconds ago."""
-    dead_letters, ready = False, set[str]()
+def summary(outcomes: Sequence[Outcome], age: float = 0.0, unblocked: Collection[str] = ()) -> Summary:
+    """Summarize outcomes that were accepted `age` seconds ago. Jobs in the queues `unblocked` have waited for these."""
+    dead_letters, ready = False, {*unblocked}
     due_in: float | None = None
     succeeded = JobState.SUCCEEDED
     for outcome in [outcome for outcome in outcomes if outcome[OUTCOME_STATE] is not succeeded]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from supervisor.jobs import JobState
 
-SCHEDULED, READY, IN_FLIGHT, SUCCEEDED, FAILED, CANCELLED = range(6)
-STATES = (
-    JobState.SCHEDULED,
-    JobState.READY,
-    JobState.IN_FLIGHT,
-    JobState.SUCCEEDED,
-    JobState.FAILED,
-    JobState.CANCELLED,
-)
-CODES = {state: code for code, state in enumerate(STATES)}
+BLOCKED, SCHEDULED, READY, IN_FLIGHT, SUCCEEDED, FAILED, CANCELLED = range(-1, 6)
+STATES = {
+    BLOCKED: JobState.BLOCKED,
+    SCHEDULED: JobState.SCHEDULED,
+    READY: JobState.READY,
+    IN_FLIGHT: JobState.IN_FLIGHT,
+    SUCCEEDED: JobState.SUCCEEDED,
+    FAILED: JobState.FAILED,
+    CANCELLED: JobState.CANCELLED,
+}
+CODES = {state: code for code, state in STATES.items()}
 
 WITHDRAWN, PENDING, DELIVERED = range(3)
 DEAD_LETTERS = (None, "pending", "delivered")

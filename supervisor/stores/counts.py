@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED
+from supervisor.stores.codes import BLOCKED, FAILED, IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.records import ClaimRequest, Waiting
 from supervisor.text.units import counted
 
@@ -74,6 +74,7 @@ def queue_rows(
             "queue": queue,
             "queue_size": of.get((READY, 0), 0),
             "retry_queue_size": of.get((READY, 1), 0),
+            "blocked": of.get((BLOCKED, 0), 0) + of.get((BLOCKED, 1), 0),
             "scheduled": of.get((SCHEDULED, 0), 0) + of.get((SCHEDULED, 1), 0),
             "in_flight": of.get((IN_FLIGHT, 0), 0) + of.get((IN_FLIGHT, 1), 0),
             "failed": of.get((FAILED, 0), 0) + of.get((FAILED, 1), 0),
@@ -90,10 +91,12 @@ def running_jobs(supervisors: Iterable[Mapping[str, Any]]) -> list[int]:
     return [worker["current_job"]["job_id"] for worker in workers if worker.get("current_job")]
 
 
-def repair_text(queues: Iterable[str], unleased: int = 0) -> str:
+def repair_text(queues: Iterable[str], blocked: Iterable[str] = (), unleased: int = 0) -> str:
     """Return text about what a repair of the store has corrected; empty if nothing was wrong."""
     shown = sorted(queues)
     wrong = [f"the counts of jobs in {', '.join(shown[:10])}{' and other queues' if len(shown) > 10 else ''}"] * bool(
         shown
     )
-    return " and ".join([*wrong, *[f"{counted(unleased, 'job')} in flight without a lease"] * bool(unleased)])
+    wrong += [f"{counted(unleased, 'job')} in flight without a lease"] * bool(unleased)
+    wrong += [f"jobs in {', '.join(sorted(blocked))} that waited for jobs that have ended"] * bool(blocked)
+    return " and ".join(wrong)

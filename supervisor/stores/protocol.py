@@ -97,6 +97,9 @@ class Settles(Protocol):
         """Set the deadlines of `leases` to now + ttl, and start marks for `started`, which need not be among them; return the
         stale ids. A job whose row another session has locked may be left unchanged, and is not stale."""
 
+    def newly_ready(self) -> frozenset[str]:
+        """Return the queues in which calls since the last one have made blocked jobs ready: they waited for others, which have ended."""
+
     def keep_reports(self, reports: Sequence[JobReport]) -> None:
         """Keep the reports of jobs whose last claim they are of; the time of the progress is now. What is None is left as it is.
         The report of a job whose row another session has locked may be left out."""
@@ -160,7 +163,7 @@ class Queries(Protocol):
         most: int = MAX_COUNTED,
         handlers: Collection[str] | None = None,
     ) -> dict[str, int]:
-        """Return the work that --drain waits for, without zeros: the numbers of `ready`, `in_flight` and `scheduled` jobs in
+        """Return the work that --drain waits for, without zeros: the numbers of `ready`, `in_flight`, `blocked` and `scheduled` jobs in
         served, unpaused queues, of pending `dead_letters` that wait for a sink of this owner, and of
         `dead_letters_for_other_sinks`. `scheduled` are only the jobs of `handlers` that are due by `latest` (seconds, as `clock`);
         None is no limit. Where rows are counted, the count may stop at `most`."""

@@ -13,6 +13,7 @@ import orjson
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, Failure, JobState, Lease, Outcome, Policy
 from supervisor.stores.codes import CODES
+from supervisor.stores.extras import Extras, shown_extras
 from supervisor.stores.job_reports import shown_log, shown_progress
 from supervisor.stores.limits import MAX_TIME
 from supervisor.text.printable import printable
@@ -45,6 +46,7 @@ class EnqueueRow(NamedTuple):
     timeout: float | None = None
     backoff: Backoff | None = None
     headers: str | None = None
+    extras: Extras | None = None
 
 
 class EnqueueBatch(Sequence[EnqueueRow]):
@@ -53,8 +55,8 @@ class EnqueueBatch(Sequence[EnqueueRow]):
     Row n is `kinds[places[n]]` with `payloads[n]`. A tuple for each row would cost more than half of the time that it takes to
     make the batch, mostly in the garbage collector.
 
-    `unsure` is set by a store that may have stored the rows although it raised StoreUnavailable: it is (id, created_at) of the
-    first row, by which the store recognises the rows at the next try.
+    `unsure` is set by a store that may have stored the rows although it raised StoreUnavailable: it is (ids, created_at), by which
+    the store recognises the rows at the next try.
     """
 
     __slots__ = ("kinds", "payloads", "places", "unsure")
@@ -63,7 +65,7 @@ class EnqueueBatch(Sequence[EnqueueRow]):
         self.kinds: list[EnqueueRow] = []
         self.places: list[int] = []
         self.payloads: list[str] = []
-        self.unsure: tuple[int, int] | None = None
+        self.unsure: tuple[Sequence[int], int] | None = None
         for row in rows:
             self.append(row)
 
@@ -356,6 +358,8 @@ class Shown(NamedTuple):
     progress: str | None = None
     progress_at: int | None = None
     log: str | None = None
+    extras: str | None = None
+    expires_at: int | None = None
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
@@ -376,6 +380,8 @@ def job_dict(job: Shown) -> dict[str, Any]:
         "finished_at": iso(job.finished_at),
         "result": None if job.result is None else readable(job.result),
         "headers": {} if job.headers is None else readable(job.headers),
+        **shown_extras(job.extras),
+        "expires_at": iso(job.expires_at),
         "errors": [{**error, "at": iso(error["at"])} for error in job.errors],
         "dead_letter": job.dead_letter,
         "missing_sinks": list(job.missing_sinks),

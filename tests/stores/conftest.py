@@ -42,4 +42,6 @@ def is_not_on_kafka(item: pytest.Item) -> bool:
     on_kafka = isinstance(item, pytest.Function) and getattr(item, "callspec", None) is not None and (
         item.callspec.params.get("factory") == "kafka"
     )  # fmt: skip
+    if on_kafka and hasattr(item.module, "WITHOUT_KAFKA"):  # it says why
+        return True
     return on_kafka and not LEFT_OUT.isdisjoint((item.name, getattr(item, "originalname", "")))

@@ -44,7 +44,12 @@ RECEIVED = "create table supervisor.received(id text primary key); insert into s
 NEW_TABLES = {"letters": "dead_letters", "shut": "transfer_out", "received": "transfers_in"}
 NEW_COLUMNS = {("jobs", "lapses"): "expired_count", ("supervisors", "place"): "owner_lock"}
 
-ADDED_COLUMNS = {"dead_letters": {"owed": "[]"}, "supervisors": {"sinks": "[]", "about": "{}"}}
+ADDED_TABLES = ("reports", "schedules", "extras", "key_holders", "key_waiters")
+ADDED_COLUMNS = {
+    "jobs": {"linked": None},
+    "dead_letters": {"owed": "[]"},
+    "supervisors": {"sinks": "[]", "about": "{}"},
+}
 
 
 @pytest.fixture
@@ -97,7 +102,7 @@ def catalog_of(factory):
 
 def rows_of(factory):
     """Every row of every table, by the names of this version."""
-    rows = {"reports": [], "schedules": []}
+    rows = dict.fromkeys(ADDED_TABLES, [])
     for (table,) in factory.sql("select tablename from pg_tables where schemaname = 'supervisor'").fetchall():
         found = [row for (row,) in factory.sql(f"select to_jsonb(it) from {{s}}.{table} as it")]
         rows[NEW_TABLES.get(table, table)] = sorted(

@@ -22,6 +22,7 @@ from tests.stores.test_sqlite_crash_points import killed_before
 DUMP = Path(__file__).parent / "version_1" / "sqlite.sql"
 NEW_NAMES = {"letters": "dead_letters", "shut": "transfer_out", "received": "transfers_in"}
 NEW_COLUMNS = {"dead_letters": {"owed": "[]"}, "supervisors": {"sinks": "[]", "about": "{}"}}
+ADDED_TABLES = ("payloads", "reports", "schedules", "extras", "key_holders", "key_waiters")
 DEAD_OWNER = "host-2-bbbbbbbbbbbbbbbb"
 CLOSED = """
   create table shut(id text not null, target text not null, place text not null, arrived int not null);
@@ -77,7 +78,7 @@ def rows_of(path):
         raw.row_factory = sqlite3.Row
         tables = [name for (name,) in raw.execute("select name from sqlite_master where type = 'table'")]
         rows = {table: [dict(row) for row in raw.execute(f"select * from {table}")] for table in tables}
-    return {"payloads": [], "reports": [], "schedules": []} | {
+    return dict.fromkeys(ADDED_TABLES, []) | {
         NEW_NAMES.get(table, table): [
             NEW_COLUMNS.get(NEW_NAMES.get(table, table), {})
             | {"expired_count" if column == "lapses" else column: value for column, value in row.items()}

@@ -11,6 +11,7 @@ from supervisor.config.kafka import KafkaSettings
 from supervisor.config.settings import DEFAULT_QUEUE
 from supervisor.errors import StoreError, StoreUnavailable, Unsupported
 from supervisor.kafka.client import Publisher, Record
+from supervisor.stores.extras import NO_EXTRAS, Extras
 from supervisor.stores.kafka.ids import Place, job_id, topic_numbers
 from supervisor.stores.records import EnqueueRow
 
@@ -51,13 +52,20 @@ class Producing:
         given = [
             name for name in _NOT_IN_A_RECORD if getattr(row, name) not in (None, EnqueueRow._field_defaults[name])
         ]
+        if row.extras is not None:
+            given += [
+                name
+                for name in Extras._fields
+                if name != "key" and getattr(row.extras, name) != getattr(NO_EXTRAS, name)
+            ]
         if given:
             raise Unsupported(f"enqueue with {given[0]}", "leave it out, since a record has no such field")
         topic = self._topic(row)
         headers = {} if row.headers is None else orjson.loads(row.headers)
         if self._settings.topics[topic] is None:
             headers[self._settings.handler_header] = row.handler
-        return Record(topic, None, self._value(row), [(name, _bytes(value)) for name, value in headers.items()])
+        key = None if row.extras is None or row.extras.key is None else row.extras.key.encode()
+        return Record(topic, key, self._value(row), [(name, _bytes(value)) for name, value in headers.items()])
 
     def _topic(self, row: EnqueueRow) -> str:
         """Return the topic that the queue of the row names, or else the only one whose records this handler gets."""

@@ -20,6 +20,7 @@ from supervisor.stores.kafka.partitions import Assignment
 from supervisor.stores.kafka.producing import Producing
 from supervisor.stores.kafka.queries import KafkaQueries
 from supervisor.stores.kafka.state import KafkaState
+from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.operator import OperatorChanges
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.queue import Queue
@@ -55,14 +56,16 @@ class KafkaStore:
         self.state = state = KafkaState(assignment, topics, header, value, clock=clock)
         self._owner = owner = Ownership(state)
         state.on_ready = owner.notify_self
-        self._queue = queue = Queue(state, owner)
-        settles, dead_letters = Settles(state, owner), DeadLetters(state, owner)
+        links = Links(state)
+        self._queue = queue = Queue(state, owner, links)
+        settles, dead_letters = Settles(state, owner, links), DeadLetters(state, owner)
         self._queries = queries = KafkaQueries(state, owner, self._has_joined)
-        self._commands = commands = BatchedCommands(OperatorChanges(state), state.transaction, owner.notify)
+        self._commands = commands = BatchedCommands(OperatorChanges(state, links), state.transaction, owner.notify)
         self.enqueue, self.transaction, self.clock = self._producing.enqueue, state.transaction, state.clock
         self.notify, self.announce, self.watch_owners = owner.notify, owner.announce, owner.watch_owners
         self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
         self.claim, self.paused, self.make_due = queue.claim, queue.paused, queue.make_due
+        self.newly_ready = links.newly_ready
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
         self.expired_leases, self.repair, self.prune = settles.expired_leases, queries.repair, commands.prune

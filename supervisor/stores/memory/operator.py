@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from supervisor.jobs import JobState, Tier
 from supervisor.stores.codes import CODES, DEAD_LETTERS, LEFT, STATES
+from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.records import Place
@@ -17,8 +18,8 @@ from supervisor.stores.sinks import Sinks, sinks_of
 class OperatorChanges:
     """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
-    def __init__(self, state: MemoryState) -> None:
-        self._state = state
+    def __init__(self, state: MemoryState, links: Links) -> None:
+        self._state, self._links = state, links
 
     def pending_lists(self) -> list[tuple[str, str]]:
         return list(self._state.pending_by_lists())
@@ -68,11 +69,13 @@ class OperatorChanges:
         now = self._state.now()
         for job in self._jobs(ids):
             self._state.change(job, state=JobState.CANCELLED, token=job.token + 1, finished_at=now, owner=None)
+            self._links.ended(job)
 
     def make_due(self, ids: Sequence[int]) -> None:
         now = self._state.now()
         for job in self._jobs(ids):
             self._state.change(job, state=JobState.READY, due_at=now, age=now if job.tier == Tier.RETRY else job.age)
+            self._links.due(job)
 
     def make_fresh(self, ids: Sequence[int]) -> None:
         for job in self._jobs(ids):
@@ -92,9 +95,11 @@ class OperatorChanges:
                 result=None,
                 dead_letter=dead_letter,
             )
+            self._links.due(job)
 
     def remove(self, ids: Sequence[int]) -> None:
         for job in self._jobs(ids):
+            self._links.ended(job, deleted=True)
             self._state.remove(job)
 
     def _jobs(self, ids: Sequence[int]) -> list[JobRecord]:

@@ -9,14 +9,15 @@ from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Tier
 from supervisor.retry import SUSPECT
 from supervisor.stores.counts import newly_ready, waiting_of
+from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, microseconds
 
 
 class Queue:
-    def __init__(self, state: MemoryState, owner: Ownership) -> None:
-        self._state, self._owner = state, owner
+    def __init__(self, state: MemoryState, owner: Ownership, links: Links) -> None:
+        self._state, self._owner, self._links = state, owner, links
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         with self._state.transaction():
@@ -28,7 +29,10 @@ class Queue:
         now, id = self._state.now(), self._state.next_age()
         due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
         state = JobState.SCHEDULED if due > now else JobState.READY
-        self._state.add(JobRecord(id, row, due, now, state, age=id))
+        job = JobRecord(id, row, due, now, state, age=id)
+        self._state.add(job)
+        if state is JobState.READY:
+            self._links.due(job)
         return id
 
     def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
@@ -39,6 +43,7 @@ class Queue:
                 if job is None or job.due_at > now:
                     break
                 self._state.change(job, state=JobState.READY)
+                self._links.due(job)
             ready, job = self._ready(), self._state.next_scheduled()
             seconds = None if job is None else max(0.0, (job.due_at - now) / 1e6)
             return Look(waiting_of(ready, served), seconds, newly_ready(before, ready))

@@ -10,6 +10,7 @@ from supervisor.jobs import JobState, Lease, Outcome, Tier
 from supervisor.retry import ADD, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import LEFT, STATES
 from supervisor.stores.job_reports import JobReport
+from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import DeadLetterRecord, JobRecord, MemoryState
 from supervisor.stores.records import (
@@ -23,8 +24,8 @@ from supervisor.stores.records import (
 
 
 class Settles:
-    def __init__(self, state: MemoryState, owner: Ownership) -> None:
-        self._state, self._owner = state, owner
+    def __init__(self, state: MemoryState, owner: Ownership, links: Links) -> None:
+        self._state, self._owner, self._links = state, owner, links
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         with self._state.transaction():
@@ -51,6 +52,7 @@ class Settles:
         if outcome.state is JobState.SUCCEEDED and outcome.seen is None:
             started = job.started_at if outcome.took is None else now - microseconds(outcome.took)
             self._state.succeed(job, outcome.result, started, now)
+            self._links.ended(job)
             return True
         state = STATES[code_of_state(outcome)]
         changes: dict[str, Any] = {"state": state, "owner": None, "result": outcome.result}
@@ -76,6 +78,8 @@ class Settles:
             sinks = self._owner.owed()
             changes["dead_letter"] = DeadLetterRecord(now, token, owed=sinks, state="pending" if sinks else "delivered")
         self._state.change_to(job, changes)
+        if state.terminal:
+            self._links.ended(job)
         return True
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:

@@ -14,6 +14,7 @@ from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import LEFT
+from supervisor.stores.extras import extras_text
 from supervisor.stores.records import (
     EnqueueRow,
     Presence,
@@ -64,10 +65,20 @@ class JobRecord:
     progress: str | None = None
     progress_at: int | None = None
     log: str | None = None
+    holds_key: bool = False
 
     @property
     def dead_letter_state(self) -> str | None:
         return None if self.dead_letter is None else self.dead_letter.state
+
+    @property
+    def key(self) -> str | None:
+        return None if self.row.extras is None else self.row.extras.key
+
+    @property
+    def expires_at(self) -> int | None:
+        extras = self.row.extras
+        return None if extras is None or extras.expires is None else self.created_at + extras.expires
 
     @property
     def missing_sinks(self) -> list[str]:
@@ -88,6 +99,7 @@ class JobRecord:
             self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,
             self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
             self.missing_sinks, self.expired_count, self.owner, self.lease_until, self.progress, self.progress_at, self.log,
+            None if row.extras is None else extras_text(row.extras), self.expires_at,
         ))  # fmt: skip
 
 
@@ -103,6 +115,14 @@ class OwnerRecord:
     notification_pipe: tuple[int, int]
     presence: Presence = field(default_factory=lambda: Presence("starting"))
     sinks: Sinks = frozenset()
+
+
+@dataclass(slots=True)
+class Line:
+    """The job that holds a key, and the heap of those that wait for it; some of these may not be blocked any more."""
+
+    holder: int | None = None
+    waiting: list[int] = field(default_factory=list)
 
 
 Entry = tuple[int, int, int]
@@ -131,7 +151,11 @@ class MemoryState:
         self._offered: dict[tuple[str, int], list[Entry]] = {}
         """The jobs that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
         self._scheduled: list[tuple[int, int]] = []
+        self.lines: dict[str, Line] = {}
+        """By key."""
         self._in_flight: set[int] = set()
+        self.made_ready: set[str] = set()
+        """Queues in which blocked jobs were made ready."""
         self._sequence = 0
         self._before: list[Before] | None = None  # what the open transaction has changed, as it was
         self._failed = False  # a write inside the open transaction has failed
@@ -148,13 +172,15 @@ class MemoryState:
                 return
             self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
             schedules = dict(self.schedules)
+            made_ready = set(self.made_ready)
             try:
                 yield
                 if self._failed:
                     raise StoreError("a write inside this transaction failed, so none of it is kept")
             except BaseException:
                 self._undo(self._before)
-                self._sequence, self.paused, self.schedules = sequence, paused, schedules
+                self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
+                self.schedules = schedules
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
@@ -291,6 +317,9 @@ class MemoryState:
             heappush(heap, (-job.row.priority, job.age, job.id))
         elif state is JobState.SCHEDULED:
             heappush(self._scheduled, (job.due_at, job.id))
+        elif state is JobState.BLOCKED:
+            if (key := job.key) is not None:
+                heappush(self.lines.setdefault(key, Line()).waiting, job.id)
         else:
             self._ended(job)
 
@@ -321,7 +350,9 @@ class MemoryState:
             self._file_all()
 
     def _file_all(self) -> None:
-        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight):
+        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines):
             index.clear()
         for job in self.jobs.values():
             self._file(job)
+            if job.holds_key and (key := job.key) is not None:
+                self.lines.setdefault(key, Line()).holder = job.id

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from supervisor.stores.memory.dead_letters import DeadLetterQueue
+from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.operator import OperatorChanges
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.queries import Queries
@@ -26,14 +27,16 @@ class MemoryStore:
     def __init__(self, clock: Callable[[], float] = time.time, state: MemoryState | None = None) -> None:
         self.state = state = state or MemoryState(clock)
         owner = Ownership(state)
-        queue, settles = Queue(state, owner), Settles(state, owner)
+        links = Links(state)
+        queue, settles = Queue(state, owner, links), Settles(state, owner, links)
         dead_letters, queries = DeadLetterQueue(state, owner), Queries(state, owner)
-        commands = BatchedCommands(OperatorChanges(state), state.transaction, owner.notify)
+        commands = BatchedCommands(OperatorChanges(state, links), state.transaction, owner.notify)
         self.transaction, self.enqueue, self.notify = state.transaction, queue.enqueue, owner.notify
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = owner.watch_owners, settles.expired_leases
         self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
         self.look, self.claim, self.paused, self.make_due = queue.look, queue.claim, queue.paused, queue.make_due
+        self.newly_ready = links.newly_ready
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone

@@ -17,6 +17,7 @@ from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors, Position
 from supervisor.stores.postgres.connection import NOW, Connection, Row, array
 from supervisor.stores.postgres.counts import LAST_QUEUE, MAX_UNFOLDED, Counts
+from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import LEASE, Policies, leases_from
 from supervisor.stores.records import ClaimRequest, Look, Resolve, microseconds
@@ -29,7 +30,8 @@ PROMOTE = f"""
     select id, queue, tier from {{s}}.jobs where state = {SCHEDULED} and due_at <= {NOW}
     order by due_at, id limit $1
     for no key update skip locked)
-  update {{s}}.jobs set state = {READY} from due where jobs.id = due.id returning due.queue, due.tier"""
+  update {{s}}.jobs set state = {READY} from due where jobs.id = due.id
+  returning due.queue, due.tier, case when jobs.linked then jobs.id end"""
 
 MAKE_DUE = f"""
   with found as materialized (
@@ -185,10 +187,11 @@ CLAIM = f"""
 
 class Claims:
     def __init__(
-        self, connection: Connection, counts: Counts, cursors: ClaimCursors, owner: Ownership, claim_bytes: int
-    ) -> None:
+        self, connection: Connection, counts: Counts, cursors: ClaimCursors, owner: Ownership, links: Links,
+        claim_bytes: int,
+    ) -> None:  # fmt: skip
         self._connection, self._counts, self._cursors, self._owner = connection, counts, cursors, owner
-        self._claim_bytes = claim_bytes
+        self._links, self._claim_bytes = links, claim_bytes
         self._turns = Turns()
         self._policies = Policies()
         self._fresh: Mapping[str, int] = {}  # fresh ready jobs by queue, at the last look
@@ -197,12 +200,14 @@ class Claims:
     def _promote(self, limit: int) -> tuple[int, frozenset[tuple[str, int]]]:
         """Make due jobs ready. Return how many, and the queues and tiers that had no ready job before."""
         with self._connection.transaction():
-            promoted = Counter(self._connection.rows(PROMOTE, limit))
+            rows = self._connection.rows(PROMOTE, limit)
+            promoted = Counter((queue, tier) for queue, tier, _ in rows)
             queues, tiers = [queue for queue, _ in promoted], array(tier for _, tier in promoted)
             new = self._connection.rows(NEWLY_READY, queues, tiers) if promoted else []
             for (queue, tier), n in promoted.items():
                 self._counts.add(SCHEDULED, queue, tier, -n)
                 self._counts.add(READY, queue, tier, n)
+            self._links.due([linked for _, _, linked in rows if linked is not None])
             return promoted.total(), frozenset((queue, tier) for queue, tier in new)
 
     def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:

@@ -6,8 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+
 from supervisor.errors import StoreUnsure
 from supervisor.stores.codes import READY, SCHEDULED
+from supervisor.stores.extras import extras_text
 from supervisor.stores.postgres.connection import NOTIFY, NOW, CommitUnknown, Connection, packed
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.records import EnqueueBatch, EnqueueRow, microseconds, options_text
@@ -56,9 +59,11 @@ class Enqueues:
             return []
         try:
             sequence = self._id_sequence()
-            if len(rows) == 1 and sequence is not None:
+            if len(rows) == 1 and sequence is not None and rows[0].extras is None:
                 return [self._commit(ENQUEUE_ONE, sequence, *values_of(rows[0]).values())]
             parts = split_batch(rows, self._sent_characters)
+            if any(kind.extras is not None for kind in EnqueueBatch.of(rows).kinds):
+                sequence = None
             if len(parts) == 1 and (len(rows) < MIN_COPIED or sequence is None):
                 ids: list[int] = self._commit(PUT, packed([values_of(row) for row in rows]))
                 return ids
@@ -131,7 +136,7 @@ def split_batch(rows: Sequence[EnqueueRow], characters: int) -> list[EnqueueBatc
 
 def values_of(row: EnqueueRow) -> dict[str, Any]:
     """Return the values that `put` reads, in the order in which ENQUEUE_ONE takes them."""
-    return {
+    values = {
         "handler": row.handler,
         "queue": row.queue,
         "payload": row.payload,
@@ -141,6 +146,7 @@ def values_of(row: EnqueueRow) -> dict[str, Any]:
         "delay": microseconds(row.delay) if row.delay else None,
         "at": row.at,
     }
+    return values if row.extras is None else {**values, "extras": orjson.Fragment(extras_text(row.extras))}
 
 
 def _due(row: EnqueueRow, now: int) -> int:

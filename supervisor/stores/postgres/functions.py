@@ -107,26 +107,35 @@ INSERT_JOBS = f"""
         select it.*, nextval((select pg_get_serial_sequence({{jobs}}, 'id')::regclass)) as id, {NOW} as now,
           coalesce({NOW} + it.delay, it.at, {NOW}) as due
         from rows from (json_to_recordset($1::json) as (handler text, queue text, payload text, headers text, priority bigint,
-            options text, delay bigint, at bigint)) with ordinality
-          as it(handler, queue, payload, headers, priority, options, delay, at, place)
+            options text, delay bigint, at bigint, extras json)) with ordinality
+          as it(handler, queue, payload, headers, priority, options, delay, at, extras, place)
         order by place),
       put as (
-        insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
+        insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state, linked)
         overriding system value
         select it.id, it.id, it.handler, it.queue, it.payload, it.headers, it.priority, it.options, it.due, it.now,
-          case when it.due > it.now then {SCHEDULED} else {READY} end
+          case when it.due > it.now then {SCHEDULED} else {READY} end, case when it.extras ->> 'key' is not null then true end
         from it
-        returning jobs.id, jobs.queue, jobs.state),
+        returning jobs.id, jobs.queue, jobs.state, jobs.linked),
+      more as (
+        insert into {{s}}.extras(job_id, key, expires_at, text)
+        select it.id, it.extras ->> 'key', it.now + (it.extras ->> 'expires')::bigint, it.extras::text
+        from it where it.extras is not null),
       counted as (
         insert into {{s}}.counts(state, queue, tier, n)
         select put.state, put.queue, 0, count(*) from put group by put.state, put.queue)
-    select coalesce(array_agg(put.id order by put.id), '{{}}') from put"""
+    select coalesce(array_agg(put.id order by put.id), '{{}}'), array_agg(put.id) filter (where put.linked and put.state = {READY})
+    from put"""
 _PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
     ids bigint[];
+    keyed bigint[];
   begin
-    {INSERT_JOBS.strip()} into ids;
+    {INSERT_JOBS.strip()} into ids, keyed;
+    if keyed is not null then
+      perform {{s}}.jobs_due(keyed);
+    end if;
     {NOTIFY_UNLESS_OFF}
     return ids;
   end {BODY}"""

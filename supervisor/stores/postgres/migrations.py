@@ -9,14 +9,20 @@ from supervisor.stores.codes import DELIVERED, IN_FLIGHT, LEFT, PENDING, WITHDRA
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
+from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
+from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.schedules import SCHEDULES
 from supervisor.stores.postgres.schema import (
+    BLOCKED_JOBS,
     CLAIMABLE,
+    CLAIMABLE_JOB,
     CLOSE,
     COUNTS_BY_QUEUE,
+    EXTRAS,
     INSERTED_BY_SQL,
     JOBS_DELETED,
+    JOBS_DELETED_FUNCTIONS,
     KEYLESS_TABLES,
     LEASED,
     PENDING_DEAD_LETTERS,
@@ -36,7 +42,18 @@ CORRECT_DEAD_LETTERS = f"""
 ACCEPTED = "select distinct accepted from {s}.letters"
 SET_ACCEPTED = "update {s}.letters set accepted = $2 where accepted = $1"
 
-FROM_VERSION_2: tuple[str, ...] = (SCHEDULES,)
+FROM_VERSION_2 = (
+    SCHEDULES,
+    "alter table {s}.jobs add column linked boolean, drop constraint claimable",
+    f"alter table {{s}}.jobs add constraint claimable {CLAIMABLE_JOB}",
+    BLOCKED_JOBS,
+    EXTRAS,
+    *KEY_TABLES,
+    *KEY_FUNCTIONS,
+    *LINK_FUNCTIONS,
+    *JOBS_DELETED_FUNCTIONS,
+    *FUNCTIONS,
+)
 
 FROM_VERSION_1 = (
     VERSION_FOR_ALL,

@@ -9,6 +9,7 @@ from supervisor.stores.operator_commands import Target
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.enqueue import reserve_ids
+from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.queries import Queries
 from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.postgres.schema import SINK_LISTS
@@ -57,8 +58,9 @@ PAUSE = """
 class OperatorChanges:
     """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
-    def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, queries: Queries) -> None:
+    def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, queries: Queries, links: Links) -> None:
         self._connection, self._locks, self.count, self._queries = connection, locks, counts.add, queries
+        self._links = links
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return self._connection.column(DEAD, after, limit)
@@ -85,15 +87,19 @@ class OperatorChanges:
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
         self._connection.later(CANCEL, array(ids))
+        self._links.ended(ids)
 
     def make_due(self, ids: Sequence[int]) -> None:
         self._connection.later(DUE_NOW, array(ids))
+        self._links.due(ids)
 
     def make_fresh(self, ids: Sequence[int]) -> None:
         self._connection.later(REDRIVE, array(ids), array(reserve_ids(self._connection, len(ids))))
         self._connection.later(WITHDRAW, array(ids))
+        self._links.due(ids)
 
     def remove(self, ids: Sequence[int]) -> None:
+        self._links.ended(ids, deleted=True)
         self._connection.later(REMOVE, array(ids))
 
     def set_owed(self, before: tuple[str, str], owed: str, state: int, limit: int) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import (
+    BLOCKED,
     DEAD_LETTERS,
     IN_FLIGHT,
     LEFT,
@@ -52,8 +53,9 @@ def _shown_sql(payload: str, result: str, headers: str, log: str) -> str:
       select jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options, jobs.due_at,
         created_at, started_at, finished_at, {result}, {headers}, expired_count,
         (select supervisors.owner from {{s}}.supervisors where supervisors.id = jobs.owner), lease_until,
-        progress, progress_at, {log}, dead_letters.state, owed, accepted
+        progress, progress_at, {log}, extras.text, expires_at, dead_letters.state, owed, accepted
       from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
+      left join {{s}}.extras on extras.job_id = jobs.id
       left join {{s}}.dead_letters on dead_letters.job_id = jobs.id
       left join {{s}}.reports on reports.job_id = jobs.id order by place"""
 
@@ -184,7 +186,9 @@ class Queries:
                 for queue, state, n in self._connection.rows(UNFINISHED)
                 if n and queue not in paused and (served is None or queue in served)
             ]
-            left = {of: sum(n for _, state, n in counted if state == of) for of in (SCHEDULED, READY, IN_FLIGHT)}
+            left = {
+                of: sum(n for _, state, n in counted if state == of) for of in (BLOCKED, SCHEDULED, READY, IN_FLIGHT)
+            }
             if (latest is not None or handlers is not None) and left[SCHEDULED]:
                 waiting = list({queue for queue, state, _ in counted if state == SCHEDULED})
                 due_by = LAST_TIME if latest is None else microseconds(latest)
@@ -230,9 +234,10 @@ class Queries:
 
 def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
     id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
-    *rest, expired, owner, until, progress, at, log, dead_letter, owed, accepted = row[9:]
+    *rest, expired, owner, until, progress, at, log, extras, expires_at, dead_letter, owed, accepted = row[9:]
     most = own_max_retries(options, None if policy is None else stored_policy(policy, None))
     known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
     missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
     dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-    return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, progress, at, log))
+    reports = (progress, at, log, extras, expires_at)
+    return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, *reports))

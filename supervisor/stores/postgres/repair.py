@@ -6,6 +6,7 @@ from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import repair_text
 from supervisor.stores.postgres.connection import Connection
 from supervisor.stores.postgres.counts import Counts
+from supervisor.stores.postgres.links import Links
 
 # Ready jobs are compared by queue, as claims need it, and jobs in flight, since an outcome is counted in the queue that its job was
 # claimed from. Scheduled jobs are compared as a whole. Each part reads only the index of its state.
@@ -31,14 +32,15 @@ CORRECT = """
 
 
 class Repair:
-    def __init__(self, connection: Connection, counts: Counts) -> None:
-        self._connection, self._counts = connection, counts
+    def __init__(self, connection: Connection, counts: Counts, links: Links) -> None:
+        self._connection, self._counts, self._links = connection, counts, links
 
     def repair(self) -> str:
         with self._connection.transaction():
             self._counts.write()
-            if not self._connection.value(ANY_WRONG):
-                return ""
-            if not self._connection.value(TRY_LOCK, f"{self._connection.names.schema}.counts"):
-                return ""
-            return repair_text(set(self._connection.column(CORRECT)))
+            blocked, wrong = self._links.repair(), set[str]()
+            if self._connection.value(ANY_WRONG) and self._connection.value(
+                TRY_LOCK, f"{self._connection.names.schema}.counts"
+            ):
+                wrong = set(self._connection.column(CORRECT))
+            return repair_text(wrong, blocked)

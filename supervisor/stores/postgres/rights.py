@@ -13,15 +13,19 @@ OF_SUPERVISORS = {
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
     "schedules": ("select", "insert", "update"),
+    "extras": ("select",),
 }
 """The rights by table."""
+FUNCTIONS = ("clock()", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()")
 MISSING = """
   select it.key, string_agg(its.need, ', ' order by its.place), quote_ident(current_user)
   from json_each($1::json) as it,
     json_array_elements_text(it.value) with ordinality as its(need, place)
   where not has_table_privilege(to_regclass($2 || '.' || it.key), its.need)
   group by it.key order by it.key"""
-CLOCK = "select not has_function_privilege($1::regprocedure, 'execute'), quote_ident(current_user)"
+MISSING_FUNCTIONS = """
+  select it.name, quote_ident(current_user) from unnest($1::text[]) as it(name)
+  where not has_function_privilege((quote_ident($2) || '.' || it.name)::regprocedure, 'execute')"""
 
 
 class Rights:
@@ -32,5 +36,8 @@ class Rights:
         schema = self._connection.names.schema
         missing = self._connection.rows(MISSING, packed(OF_SUPERVISORS), schema)
         grants = [f"grant {rights} on {schema}.{table} to {role}" for table, rights, role in missing]
-        ((lacks_clock, role),) = self._connection.rows(CLOCK, f"{schema}.clock()")
-        return [*grants, f"grant execute on function {schema}.clock to {role}"] if lacks_clock else grants
+        lacking = self._connection.rows(MISSING_FUNCTIONS, list(FUNCTIONS), self._connection.schema)
+        if lacking:
+            names = ", ".join(f"{schema}.{name.partition('(')[0]}" for name, _ in lacking)
+            grants.append(f"grant execute on function {names} to {lacking[0][1]}")
+        return grants

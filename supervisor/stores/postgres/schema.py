@@ -6,7 +6,17 @@ Times are microseconds since the epoch, by `{s}.clock()` alone.
 from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
-from supervisor.stores.codes import DELIVERED, IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED, WITHDRAWN
+from supervisor.stores.codes import (
+    BLOCKED,
+    CANCELLED,
+    DELIVERED,
+    IN_FLIGHT,
+    PENDING,
+    READY,
+    SCHEDULED,
+    SUCCEEDED,
+    WITHDRAWN,
+)
 from supervisor.stores.limits import (
     MAX_DEAD_LETTER_TOKEN,
     MAX_EXPIRED_COUNT,
@@ -17,6 +27,8 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
+from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
+from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.schedules import SCHEDULES
 from supervisor.stores.transfer import closed_message
 
@@ -39,7 +51,11 @@ _OPTIONS = f"""strict $.type() == "array" && $.size() == 3
 LEASED = f"check (state <> {IN_FLIGHT} or (owner is not null and lease_until is not null))"
 """A job in flight without a lease would never be recovered."""
 
-# A row that no claim could read would block all others, so it is refused when it is written. `age` orders a tier: for a fresh
+CLAIMABLE_JOB = f"""check (state between {BLOCKED} and {CANCELLED} and tier in (0, 1) and retries between 0 and {MAX_RETRIES}
+      and due_at between {-MAX_TIME} and {MAX_TIME} and created_at between {-MAX_TIME} and {MAX_TIME}
+      and (options is null or coalesce(options::jsonb @@ '{_OPTIONS}', false)))"""
+
+# `linked` is true if other jobs may wait for this one. A row that no claim could read would block all others, so it is refused when it is written. `age` orders a tier: for a fresh
 # job it is its id, for a retry its due time, for a redriven job the next value of the id sequence. `settled` is the token of the
 # last settle that was accepted. Room is left in each page, so that the new version of a row stands beside the old one, whose
 # room is used again without a vacuum.
@@ -66,10 +82,9 @@ _JOBS = f"""create table {{s}}.jobs(
     options text,
     policy text,
     result text,
+    linked boolean,
     constraint leased {LEASED},
-    constraint claimable check (state between 0 and 5 and tier in (0, 1) and retries between 0 and {MAX_RETRIES}
-      and due_at between {-MAX_TIME} and {MAX_TIME} and created_at between {-MAX_TIME} and {MAX_TIME}
-      and (options is null or coalesce(options::jsonb @@ '{_OPTIONS}', false))))
+    constraint claimable {CLAIMABLE_JOB})
   with (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0.05)"""
 
@@ -88,6 +103,9 @@ _COUNTS = """create table {s}.counts(
 
 COUNTS_BY_QUEUE = "create index counts_by_queue on {s}.counts(state, queue, tier)"
 """A look reads the first queues with ready jobs."""
+
+BLOCKED_JOBS = f"create index blocked on {{s}}.jobs(id) where state = {BLOCKED}"
+EXTRAS = """create table {s}.extras(job_id bigint primary key, key text collate "C", expires_at bigint, text text not null)"""
 
 # Only jobs that have reported something have a row. See `supervisor.stores.job_reports`.
 REPORTS = """create table {s}.reports(job_id bigint primary key, progress text, progress_at bigint, log text)
@@ -129,33 +147,42 @@ QUEUE_CHANGED = (
     "revoke execute on function {s}.queue_changed() from public",
 )
 # All that belongs to a job is deleted with it, whoever deletes it.
-JOBS_DELETED = (
-    f"""create function {{s}}.jobs_deleted() returns trigger language plpgsql security definer
+JOBS_DELETED_FUNCTIONS = (
+    f"""create or replace function {{s}}.jobs_deleted() returns trigger language plpgsql security definer
       set search_path = pg_catalog, pg_temp as {BODY}
       declare
         ids constant bigint[] := array(select id from gone);
       begin
         delete from {{s}}.attempts where job_id = any(ids);
+        delete from {{s}}.key_waiters using {{s}}.extras
+          where extras.job_id = any(ids) and key_waiters.key = extras.key and key_waiters.job_id = extras.job_id;
+        delete from {{s}}.extras where job_id = any(ids);
         delete from {{s}}.reports where job_id = any(ids);
         delete from {{s}}.dead_letters where job_id = any(ids);
         insert into {{s}}.counts(state, queue, tier, n)
           select state, queue, tier, -count(*) from gone group by state, queue, tier;
         return null;
       end {BODY}""",
-    """create trigger jobs_deleted after delete on {s}.jobs referencing old table as gone for each statement
-      execute function {s}.jobs_deleted()""",
-    f"""create function {{s}}.jobs_truncated() returns trigger language plpgsql security definer
+    f"""create or replace function {{s}}.jobs_truncated() returns trigger language plpgsql security definer
       set search_path = pg_catalog, pg_temp as {BODY}
       begin
         delete from {{s}}.attempts;
+        delete from {{s}}.extras;
+        delete from {{s}}.key_holders;
+        delete from {{s}}.key_waiters;
         delete from {{s}}.reports;
         delete from {{s}}.dead_letters;
         delete from {{s}}.counts;
         return null;
       end {BODY}""",
+    "revoke execute on function {s}.jobs_deleted(), {s}.jobs_truncated() from public",
+)
+JOBS_DELETED = (
+    *JOBS_DELETED_FUNCTIONS,
+    """create trigger jobs_deleted after delete on {s}.jobs referencing old table as gone for each statement
+      execute function {s}.jobs_deleted()""",
     """create trigger jobs_truncated after truncate on {s}.jobs for each statement
       execute function {s}.jobs_truncated()""",
-    "revoke execute on function {s}.jobs_deleted(), {s}.jobs_truncated() from public",
 )
 
 # In a publication, for example one of all tables, the server refuses updates and deletes in a table without a key if it does not
@@ -177,6 +204,7 @@ SCHEMA = (
     f"create index scheduled on {{s}}.jobs(due_at, id) where state = {SCHEDULED}",
     # The index has no deadline, so that an extend changes no index.
     f"create index in_flight on {{s}}.jobs(owner) where state = {IN_FLIGHT}",
+    BLOCKED_JOBS,
     f"create index terminal on {{s}}.jobs(state, finished_at) where state >= {SUCCEEDED}",
     _COUNTS,
     COUNTS_BY_QUEUE,
@@ -188,6 +216,8 @@ SCHEMA = (
       record text not null)""",
     "create index attempts_of on {s}.attempts(job_id, id)",
     REPORTS,
+    EXTRAS,
+    *KEY_TABLES,
     f"""create table {{s}}.dead_letters(
       job_id bigint primary key,
       state smallint not null,
@@ -218,6 +248,8 @@ SCHEMA = (
     *KEYLESS_TABLES,
     *QUEUE_CHANGED,
     *JOBS_DELETED,
+    *KEY_FUNCTIONS,
+    *LINK_FUNCTIONS,
     *FUNCTIONS,
 )
 

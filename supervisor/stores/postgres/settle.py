@@ -21,8 +21,9 @@ from supervisor.jobs import (
 from supervisor.retry import KEEP, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import DELIVERED, FAILED, IN_FLIGHT, PENDING, SCHEDULED, SUCCEEDED
 from supervisor.stores.job_reports import JobReport
-from supervisor.stores.postgres.connection import NOW, Connection, array, packed
+from supervisor.stores.postgres.connection import NOW, Connection, Row, array, packed
 from supervisor.stores.postgres.counts import Counts
+from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import LEASE, leases_from
 from supervisor.stores.postgres.row_locks import DEAD_LETTERS, JOBS, RowLocks
@@ -46,7 +47,7 @@ SUCCEED = f"""
     finished_at = {NOW}, result = it.result, started_at = coalesce({NOW} - it.took, started_at)
   from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[]) as it(id, token, took, result)
   where jobs.id = it.id and jobs.token = it.token and jobs.state + 0 = {IN_FLIGHT}
-  returning jobs.id, jobs.token"""
+  returning jobs.id, jobs.token, jobs.linked"""
 
 DISPOSE = f"""
   update {{s}}.jobs set state = it.state, owner = null, lease_until = null, result = it.result,
@@ -61,7 +62,7 @@ DISPOSE = f"""
     delay bigint, counted int, expiry int)
   where jobs.id = it.id and jobs.token = it.token and jobs.state + 0 = {IN_FLIGHT}
     and (it.seen is null or jobs.lease_until = it.seen)
-  returning jobs.id, jobs.token"""
+  returning jobs.id, jobs.token, jobs.linked and jobs.state >= {SUCCEEDED}"""
 
 # A transaction that locks several jobs by more than one statement first locks them all, in the order of the ids.
 LOCK_JOBS = "select id from {s}.jobs where id = any($1::bigint[]) order by id for no key update"
@@ -115,8 +116,9 @@ Claim = tuple[int, int]
 
 
 class Settles:
-    def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, owner: Ownership) -> None:
+    def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, owner: Ownership, links: Links) -> None:
         self._connection, self._counts, self._locks, self._owner = connection, counts, locks, owner
+        self._links = links
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         if not self._locks.skips_locked:
@@ -199,7 +201,7 @@ class Settles:
         results = [outcome[OUTCOME_RESULT] for outcome in outcomes]
         leases = [outcome[OUTCOME_LEASE] for outcome in outcomes]
         values = (*_pairs(leases), tooks, results if any(results) else None)
-        changed = set(self._connection.rows(SUCCEED, *values))
+        changed = self._ended(self._connection.rows(SUCCEED, *values))
         accepted = (
             leases if len(changed) == len(leases) else [lease for lease in leases if lease[:_BEHIND_TOKEN] in changed]
         )
@@ -208,8 +210,13 @@ class Settles:
             self._counts.add(SUCCEEDED, queue, tier, n)
         return changed
 
+    def _ended(self, rows: Sequence[Row]) -> set[Claim]:
+        """Let the jobs go on that have waited for these. Return the claims of the rows."""
+        self._links.ended([id for id, _, linked in rows if linked])
+        return {row[:_BEHIND_TOKEN] for row in rows}
+
     def _dispose(self, outcomes: Sequence[Outcome]) -> set[Claim]:
-        changed = set(self._connection.rows(DISPOSE, packed([_disposed(outcome) for outcome in outcomes])))
+        changed = self._ended(self._connection.rows(DISPOSE, packed([_disposed(outcome) for outcome in outcomes])))
         self._record([outcome for outcome in outcomes if outcome.lease[:_BEHIND_TOKEN] in changed])
         return changed
 

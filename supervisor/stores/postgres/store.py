@@ -12,6 +12,7 @@ from supervisor.stores.postgres.dead_letters import DeadLetterQueue
 from supervisor.stores.postgres.driver import Address
 from supervisor.stores.postgres.enqueue import Enqueues
 from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
+from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.migrations import bring_up
 from supervisor.stores.postgres.notifier import Notifier
 from supervisor.stores.postgres.oldest import Oldest
@@ -44,17 +45,17 @@ class PostgresStore:
         self.owner_lock = lock = OwnerLock(f"{connection.url} {schema}")
         bring_up(connection, create=create)
         counts, owner = Counts(connection), Ownership(connection, locks, lock, notifier, random_part)
-        enqueues = Enqueues(connection, counts, limits.sent_characters)
-        claims = Claims(connection, counts, cursors, owner, limits.claim_bytes)
-        settles, recovery = Settles(connection, counts, locks, owner), Recovery(connection, locks, owner)
+        enqueues, links = Enqueues(connection, counts, limits.sent_characters), Links(connection)
+        claims = Claims(connection, counts, cursors, owner, links, limits.claim_bytes)
+        settles, recovery = Settles(connection, counts, locks, owner, links), Recovery(connection, locks, owner)
         queries, begin = Queries(connection, counts, owner), connection.transaction
         dead_letters = DeadLetterQueue(connection, locks, queries, owner, limits.claim_bytes)
-        commands = BatchedCommands(OperatorChanges(connection, counts, locks, queries), begin, notifier.notify)
+        commands = BatchedCommands(OperatorChanges(connection, counts, locks, queries, links), begin, notifier.notify)
         kept = StoredSchedules(ScheduleTable(connection), begin, enqueues.enqueue)
         transfer = Transfer(connection, counts, queries, limits.id_range)
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
         self.enqueue, self.notify, self.paused = enqueues.enqueue, notifier.notify, claims.paused
-        self.make_due, self.keep_reports = claims.make_due, settles.keep_reports
+        self.make_due, self.keep_reports, self.newly_ready = claims.make_due, settles.keep_reports, links.newly_ready
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications, self.sinks = notifier.fd, notifier.clear, queries.sinks
@@ -67,7 +68,7 @@ class PostgresStore:
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge, self.failures = commands.delete, commands.purge, queries.failures
         self.drop_sink, self.oldest_ready = commands.drop_sink, Oldest(connection).oldest_ready
-        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts).repair
+        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts, links).repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted

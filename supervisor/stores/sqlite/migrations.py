@@ -12,10 +12,13 @@ from supervisor.stores.codes import SUCCEEDED
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
+from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.schema import (
     APPLICATION_ID,
+    BLOCKED_JOBS,
     CLOSED_TRIGGERS,
     DEAD_LETTERS,
     INSERTED_BY_SQL,
@@ -56,7 +59,6 @@ FROM_VERSION_1 = (
       where state < {SUCCEEDED} and {texts_are_long("jobs")}""",
     f"""update jobs set payload = null, headers = iif({headers_are_long("jobs")}, null, headers)
       where id in (select job_id from payloads)""",
-    INSERTED_BY_SQL,
     UPDATED_BY_SQL,
     DEAD_LETTERS,
     DEAD_LETTERS_OF_VERSION_1,
@@ -66,7 +68,6 @@ FROM_VERSION_1 = (
     "alter table supervisors add column about text not null default '{}'",
     QUEUE_CHANGED,
     REPORTS,
-    JOB_DELETED,
     "delete from dead_letters where job_id not in (select id from jobs)",
     "delete from attempts where job_id not in (select id from jobs)",
 )
@@ -78,7 +79,16 @@ CLOSED_FROM_VERSION_1 = (
 )
 
 
-FROM_VERSION_2: tuple[str, ...] = (SCHEDULES,)
+FROM_VERSION_2 = (
+    SCHEDULES,
+    EXTRAS,
+    *KEY_TABLES,
+    BLOCKED_JOBS,
+    "drop trigger if exists inserted_by_sql",
+    INSERTED_BY_SQL,
+    "drop trigger if exists job_deleted",
+    JOB_DELETED,
+)
 
 
 def bring_up(connection: Connection, synchronous: str, folder: Path) -> None:

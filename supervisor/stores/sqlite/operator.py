@@ -9,6 +9,7 @@ from supervisor.stores.operator_commands import BEHIND_ALL, Target
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
 from supervisor.stores.sqlite.schema import SINK_LISTS
@@ -54,8 +55,9 @@ PAUSE = "insert or replace into queues(queue, paused) values (?, ?)"
 class OperatorChanges:
     """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
-    def __init__(self, connection: Connection, queries: Queries) -> None:
+    def __init__(self, connection: Connection, queries: Queries, links: Links) -> None:
         self._connection, self.count, self._queries = connection, connection.counts.add, queries
+        self._links = links
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         with self._connection.snapshot():
@@ -82,18 +84,22 @@ class OperatorChanges:
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
         self._connection.run(CANCEL, self._connection.now(), packed(ids))
+        self._links.ended(ids)
 
     def make_due(self, ids: Sequence[int]) -> None:
         self._connection.run(DUE_NOW, self._connection.now(), packed(ids))
+        self._links.due(ids)
 
     def make_fresh(self, ids: Sequence[int]) -> None:
         age = next_age(self._connection)
         self._connection.run(TAKE_AGES, age + len(ids) - 1)
         self._connection.run(REDRIVE, age, self._connection.now(), packed(ids))
         self._connection.run(WITHDRAW, packed(ids))
+        self._links.due(ids)
 
     def remove(self, ids: Sequence[int]) -> None:
         """Remove the jobs, and counts that are 0 then: names of queues may be used once only."""
+        self._links.ended(ids, deleted=True)
         self._connection.counts.write()
         self._connection.run(REMOVE, packed(ids))
         self._connection.run("delete from counts where n = 0")

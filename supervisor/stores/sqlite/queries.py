@@ -8,6 +8,7 @@ from typing import Any
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
 from supervisor.stores.codes import (
+    BLOCKED,
     DEAD_LETTERS,
     IN_FLIGHT,
     LEFT,
@@ -38,7 +39,8 @@ from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sin
 from supervisor.stores.sqlite.connection import Connection, Select, first_that_fit, packed
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
-from supervisor.stores.sqlite.queue import PAUSED, Policies
+from supervisor.stores.sqlite.policies import Policies
+from supervisor.stores.sqlite.queue import PAUSED
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, REPORT_LENGTH, SINK_LISTS, TEXT_LENGTH
 from supervisor.stores.sqlite.search import Search
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
@@ -50,9 +52,9 @@ def _shown(payload: str, result: str, headers: str, log: str) -> Select:
         f"""jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options,
           jobs.due_at, created_at, started_at, finished_at, {result}, {headers}, expired_count,
           (select supervisors.owner from supervisors where supervisors.id = jobs.owner), lease_until,
-          cast(progress as text), progress_at, {log}, dead_letters.state, owed, accepted""",
+          cast(progress as text), progress_at, {log}, cast(extras.text as text), expires_at, dead_letters.state, owed, accepted""",
         """from json_each(?) as it cross join jobs on jobs.id = it.value
-          left join dead_letters on dead_letters.job_id = jobs.id left join reports on reports.job_id = jobs.id""",
+          left join extras on extras.job_id = jobs.id left join dead_letters on dead_letters.job_id = jobs.id left join reports on reports.job_id = jobs.id""",
     )
 
 
@@ -184,15 +186,14 @@ class Queries:
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
         id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
-        *rest, expired, owner, until, progress, at, log, dead_letter, owed, accepted = row[9:]
+        *rest, expired, owner, until, progress, at, log, extras, expires_at, dead_letter, owed, accepted = row[9:]
         most = own_max_retries(options, None if policy is None else self._policies.get(policy))
-        shown = (
-            STATES[state].value if state in range(len(STATES)) else str(state)
-        )  # another program may have changed it
+        shown = STATES[state].value if state in STATES else str(state)  # another program may have changed it
         known = (id, handler, payload, queue, priority, shown, retries, most, *rest)
         missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
         dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-        return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, progress, at, log))
+        reports = (progress, at, log, extras, expires_at)
+        return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, *reports))
 
     def remaining(
         self,
@@ -209,7 +210,9 @@ class Queries:
                 for queue, state, n in self._connection.rows(UNFINISHED)
                 if n and queue not in paused and (served is None or queue in served)
             ]
-            left = {of: sum(n for _, state, n in counted if state == of) for of in (SCHEDULED, READY, IN_FLIGHT)}
+            left = {
+                of: sum(n for _, state, n in counted if state == of) for of in (BLOCKED, SCHEDULED, READY, IN_FLIGHT)
+            }
             if (latest is not None or handlers is not None) and left[SCHEDULED]:
                 waiting = packed(list({queue for queue, state, _ in counted if state == SCHEDULED}))
                 due_by = LAST_TIME if latest is None else microseconds(latest)

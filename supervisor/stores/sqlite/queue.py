@@ -5,26 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
-from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
 
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import (
-    LEASE_HANDLER,
     LEASE_HEADERS,
     LEASE_ID,
     LEASE_PAYLOAD,
-    LEASE_POLICY,
     LEASE_PRIORITY,
     LEASE_QUEUE,
-    LEASE_TOKEN,
     Lease,
-    Policy,
 )
 from supervisor.retry import SUSPECT
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import ROWS_OF_A_LOOK, Turns, waiting_of
+from supervisor.stores.extras import ExistingId
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -35,19 +31,18 @@ from supervisor.stores.records import (
     by_queue_and_tier,
     microseconds,
     options_text,
-    overlaid,
-    policy_of,
-    policy_text,
 )
 from supervisor.stores.sqlite.connection import Connection, Select, first_that_fit, packed
+from supervisor.stores.sqlite.extras import NewExtras
+from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
+from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.schema import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, headers_are_long
 
 ROWS_OF_A_STATEMENT = 100
 """Each statement of an enqueue updates the id sequence once."""
 MEASURED_AT_ONCE = 64
-MAX_RESOLVED = 10_000
 
 DUE = Select(
     "id, queue, tier",
@@ -103,8 +98,6 @@ CLAIM = f"""
   update jobs set state = {IN_FLIGHT}, token = {NEXT_TOKEN} | ?, owner = ?, lease_until = ?, started_at = null, policy = ?
   where id in (select value from json_each(?))"""
 
-KEEP_POLICY = "insert into policies(id, policy) values (?, ?) on conflict do nothing"
-
 PUT_LONG_TEXTS = "insert into payloads(job_id, payload, headers) values (?, ?, ?)"
 KNOWN_BEFORE = "select 1 from jobs where id = ? and created_at = ? and handler = ?"
 LAST_AGE = "select seq from sqlite_sequence where name = 'jobs'"
@@ -122,90 +115,14 @@ class _Values(NamedTuple):
     state: int
 
 
-class Policies:
-    """The policies of claimed jobs: a table has each of them once, and the rows have its id. The id comes from the policy itself, and
-    each claim writes the policies that are missing: a store that goes back in time loses rows, and must not reuse their ids."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._policies: dict[int, Policy] = {}
-        self._ids: dict[Policy, int] = {}
-        self._resolved: dict[tuple[str, str], int] = {}  # by (queue, handler), as `_resolve` had them
-        self._resolve: Resolve | None = None
-
-    def assign(
-        self, rows: Iterable[list[Any]], random_part: int, resolve: Resolve
-    ) -> tuple[list[Lease], dict[int, list[int]]]:
-        """Return the leases of these rows of CANDIDATES, and the ids of the jobs by that of their policy. Hot path."""
-        if resolve != self._resolve:  # the settings were loaded again
-            self._resolve = resolve
-            self._resolved.clear()
-            self._ids.clear()
-        ids: dict[int, list[int]] = {}
-        leases, make, queue, handler, claims = list[Lease](), tuple.__new__, None, None, None
-        for row in rows:
-            if row[LEASE_HANDLER] != handler or row[LEASE_QUEUE] != queue:
-                queue, handler = row[LEASE_QUEUE], row[LEASE_HANDLER]
-                id = self._resolved.get((queue, handler)) or self._resolve_for(queue, handler, resolve)
-                policy, its = self._policies[id], ids.setdefault(id, [])
-            if row[LEASE_TOKEN] != claims:
-                claims, token = row[LEASE_TOKEN], row[LEASE_TOKEN] | random_part
-            # The leases share these objects, since it takes longer to compare or to hash others.
-            row[LEASE_HANDLER], row[LEASE_QUEUE], row[LEASE_TOKEN] = handler, queue, token
-            its.append(row[LEASE_ID])
-            row[LEASE_POLICY] = policy if (options := row.pop()) is None else overlaid(policy, options)
-            leases.append(make(Lease, row))
-        for id in ids:
-            self._connection.run(KEEP_POLICY, id, policy_text(self._policies[id]))
-        return leases, ids
-
-    def leases_from(self, rows: Iterable[list[Any]]) -> list[Lease]:
-        """Make leases from rows with the columns of Lease, where `policy` is an id, followed by the options. The code is simple,
-        since this is a hot path."""
-        leases: list[Lease] = []
-        policies, make = self._policies, tuple.__new__
-        for row in rows:
-            options = row.pop()
-            policy = policies.get(row[LEASE_POLICY]) or self.get(row[LEASE_POLICY])
-            row[LEASE_POLICY] = policy if options is None else overlaid(policy, options)
-            leases.append(make(Lease, row))
-        return leases
-
-    def get(self, id: int | None) -> Policy:
-        """Return the policy with this id, or the default if a row has none (it was set in flight by plain SQL)."""
-        if id is None:
-            return Policy()
-        if id not in self._policies:
-            text = self._connection.value("select policy from policies where id = ?", id)
-            if text is None:
-                return Policy()
-            self._policies[id] = policy_of(text)
-        return self._policies[id]
-
-    def id_of(self, text: str) -> int:
-        digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1
-        self._connection.run(KEEP_POLICY, digest, text)
-        # A store of version 1 has numbered its policies.
-        return int(self._connection.value("select id from policies where policy = ?", text))
-
-    def _resolve_for(self, queue: str, handler: str, resolve: Resolve) -> int:
-        if len(self._resolved) >= MAX_RESOLVED:
-            self._resolved.clear()
-            self._ids.clear()
-        policy = resolve(handler, queue)
-        id = self._ids.get(policy)  # thousands of queues share few policies
-        if id is None:
-            id = self._ids[policy] = self.id_of(policy_text(policy))
-            self._policies[id] = policy
-        self._resolved[queue, handler] = id
-        return id
-
-
 class Queue:
     """Jobs that are enqueued, become due, and are claimed."""
 
-    def __init__(self, connection: Connection, policies: Policies, owner: Ownership, notifier: Notifier) -> None:
+    def __init__(
+        self, connection: Connection, policies: Policies, owner: Ownership, notifier: Notifier, links: Links
+    ) -> None:
         self._connection, self._policies, self._owner, self._notifier = connection, policies, owner, notifier
+        self._links, self._extras = links, NewExtras(connection, links)
         self._turns = Turns()
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
@@ -216,9 +133,9 @@ class Queue:
         attempt = None
         try:
             with self._connection.transaction():
-                first = self._stored_before(rows)
-                if first is None:
-                    attempt = first, _ = self._insert(rows)
+                ids = self._stored_before(rows)
+                if ids is None:
+                    attempt = ids, _ = self._insert(rows)
                 # A supervisor that wakes now looks after this commit, since its look takes the write lock too.
                 self._notifier.notify()
         except StoreUnavailable:
@@ -227,30 +144,40 @@ class Queue:
             raise
         if isinstance(rows, EnqueueBatch):
             rows.unsure = None
-        return list(range(first, first + len(rows)))
+        return list(ids)
 
-    def _stored_before(self, rows: Sequence[EnqueueRow]) -> int | None:
+    def _stored_before(self, rows: Sequence[EnqueueRow]) -> Sequence[int] | None:
         if not isinstance(rows, EnqueueBatch) or rows.unsure is None:
             return None
-        first, created_at = rows.unsure
-        return first if self._connection.value(KNOWN_BEFORE, first, created_at, rows[0].handler) else None
+        ids, created_at = rows.unsure
+        first = next((at for at, id in enumerate(ids) if not isinstance(id, ExistingId)), None)
+        if first is None or not self._connection.value(KNOWN_BEFORE, ids[first], created_at, rows[first].handler):
+            return None
+        return ids
 
-    def _insert(self, rows: Sequence[EnqueueRow]) -> tuple[int, int]:
-        """Insert the rows, and return (id of the first, created_at)."""
-        now, first = self._connection.now(), next_age(self._connection)
+    def _insert(self, rows: Sequence[EnqueueRow]) -> tuple[Sequence[int], int]:
+        """Insert the rows, and return (ids, created_at)."""
+        now = self._connection.now()
         if len(rows) == 1:  # as most programs do it
-            (row,) = rows
-            values = _values(row, now)
-            payload: str | None = row.payload
-            if len(row.payload) > MAX_INLINE or values.headers is not row.headers:
-                ((payload, _),) = put_long_texts(self._connection, [(first, row.payload, row.headers)])
-            self._connection.run(_ONE_ROW, now, first, payload, *values)
-            self._connection.counts.add(values.state, values.queue, 0)
-            return first, now
+            return [self._insert_one(rows[0], now)], now
         batch = EnqueueBatch.of(rows)
+        if any(kind.extras is not None for kind in batch.kinds):
+            return [self._insert_one(row, now) for row in batch], now
+        first = next_age(self._connection)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
             self._insert_part(batch[start : start + ROWS_OF_A_STATEMENT], now, first + start)
-        return first, now
+        return range(first, first + len(batch)), now
+
+    def _insert_one(self, row: EnqueueRow, now: int) -> int:
+        id, values = next_age(self._connection), _values(row, now)
+        payload: str | None = row.payload
+        if len(row.payload) > MAX_INLINE or values.headers is not row.headers:
+            ((payload, _),) = put_long_texts(self._connection, [(id, row.payload, row.headers)])
+        self._connection.run(_ONE_ROW, now, id, payload, *values)
+        self._connection.counts.add(values.state, values.queue, 0)
+        if row.extras is not None:
+            self._extras.add(id, row.extras, now, ready=values.state == READY)
+        return id
 
     def _insert_part(self, part: EnqueueBatch, now: int, first: int) -> None:
         places = Counter(part.places)
@@ -293,7 +220,9 @@ class Queue:
         due = self._connection.rows(DUE, self._connection.now(), limit)
         promoted = Counter((queue, tier) for _, queue, tier in due)
         new = self._connection.rows(NEWLY_READY, packed(list(promoted)))
-        self._connection.run(PROMOTE, packed([id for id, _, _ in due]))
+        ids = [id for id, _, _ in due]
+        self._connection.run(PROMOTE, packed(ids))
+        self._links.due(ids)
         for (queue, tier), n in promoted.items():
             self._connection.counts.add(SCHEDULED, queue, tier, -n)
             self._connection.counts.add(READY, queue, tier, n)

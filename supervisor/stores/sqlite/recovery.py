@@ -10,7 +10,7 @@ from supervisor.stores.records import ExpiredLease
 from supervisor.stores.sqlite.connection import Connection, Select
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
-from supervisor.stores.sqlite.queue import Policies
+from supervisor.stores.sqlite.policies import Policies
 
 # The query steps from owner to owner in the index, so its cost depends on the number of owners, not of leases.
 OWNERS_WITH_LEASES = Select(

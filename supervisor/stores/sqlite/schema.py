@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
-from supervisor.stores.codes import IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
+from supervisor.stores.codes import BLOCKED, IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
 from supervisor.stores.limits import (
     MAX_DEAD_LETTER_TOKEN,
     MAX_EXPIRED_COUNT,
@@ -13,6 +13,8 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
+from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.schedules import SCHEDULES
 
 APPLICATION_ID = 0x4A535631
@@ -44,7 +46,7 @@ _EXPECTED = {
     "handler": ("text", "typeof(new.handler) = 'text'"),
     "queue": ("text", "typeof(new.queue) = 'text'"),
     "priority": ("a whole number", "typeof(new.priority) = 'integer'"),
-    "state": ("a whole number from 0 to 5", "new.state in (0, 1, 2, 3, 4, 5)"),
+    "state": ("a whole number from -1 to 5", "new.state in (-1, 0, 1, 2, 3, 4, 5)"),
     "owner": ("a whole number, and lease_until with it, for a job in flight", _LEASED),
     "tier": ("0 or 1", "new.tier in (0, 1)"),
     "token": (f"a whole number from 0 to {MAX_TOKEN}", _whole("token", 0, MAX_TOKEN)),
@@ -132,6 +134,9 @@ QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs be
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = """create trigger job_deleted after delete on jobs begin
       delete from payloads where job_id = old.id;
+      delete from key_waiters
+        where key = (select key from extras where job_id = old.id) and job_id = old.id;
+      delete from extras where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from reports where job_id = old.id;
       delete from dead_letters where job_id = old.id;
@@ -170,6 +175,8 @@ REPORT_LENGTH = (
     "coalesce((select coalesce(length(progress), 0) + coalesce(length(log), 0) from reports where job_id = jobs.id), 0)"
 )
 
+BLOCKED_JOBS = f"create index blocked on jobs(id) where state = {BLOCKED}"
+
 SUPERVISORS = """create table supervisors(
       id integer primary key autoincrement,
       owner text not null unique,
@@ -189,6 +196,7 @@ SCHEMA = (
     f"create index ready on jobs(queue, tier, priority desc, age) where state = {READY}",
     f"create index scheduled on jobs(due_at) where state = {SCHEDULED}",
     f"create index in_flight on jobs(owner, lease_until) where state = {IN_FLIGHT}",
+    BLOCKED_JOBS,
     f"create index terminal on jobs(state, finished_at) where state >= {SUCCEEDED}",
     "create table counts(state int, queue text, tier int, n int not null, primary key(state, queue, tier)) without rowid",
     INSERTED_BY_SQL,
@@ -199,6 +207,8 @@ SCHEMA = (
     "create table attempts(id integer primary key, job_id int not null, record text not null)",
     "create index attempts_of on attempts(job_id)",
     REPORTS,
+    EXTRAS,
+    *KEY_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",

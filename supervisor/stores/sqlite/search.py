@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from supervisor.stores.codes import CODES, DEAD_LETTER_CODES, FAILED, IN_FLIGHT, PENDING, READY, SCHEDULED, SUCCEEDED
+from supervisor.stores.codes import (
+    BLOCKED,
+    CODES,
+    DEAD_LETTER_CODES,
+    FAILED,
+    IN_FLIGHT,
+    PENDING,
+    READY,
+    SCHEDULED,
+    SUCCEEDED,
+)
 from supervisor.stores.limits import MAX_TIME
 from supervisor.stores.records import Place
 from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilter, SearchLimits, Walk
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD
 
-INDEXES = {READY: "ready", SCHEDULED: "scheduled", IN_FLIGHT: "in_flight"}
+INDEXES = {BLOCKED: "blocked", READY: "ready", SCHEDULED: "scheduled", IN_FLIGHT: "in_flight"}
 CREATED_AT = "select created_at from jobs where id >= ? order by id limit 1"
 LAST_ID = "select coalesce(max(id), 0) from jobs"
 COUNT = "select coalesce(sum(n), 0) from counts where state = ?1 and (?2 is null or queue = ?2)"

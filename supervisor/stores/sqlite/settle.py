@@ -30,8 +30,9 @@ from supervisor.stores.records import (
 )
 from supervisor.stores.sinks import sinks_text
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.ownership import Ownership
-from supervisor.stores.sqlite.queue import Policies
+from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD
 
 _SUCCEEDED = JobState.SUCCEEDED
@@ -116,8 +117,8 @@ ADD_DEAD_LETTERS = """
 
 
 class Settles:
-    def __init__(self, connection: Connection, policies: Policies, owner: Ownership) -> None:
-        self._connection, self._policies, self._owner = connection, policies, owner
+    def __init__(self, connection: Connection, policies: Policies, owner: Ownership, links: Links) -> None:
+        self._connection, self._policies, self._owner, self._links = connection, policies, owner, links
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         succeeded = [outcome for outcome in outcomes if outcome[OUTCOME_STATE] is _SUCCEEDED and outcome.seen is None]
@@ -156,6 +157,7 @@ class Settles:
         for (queue, tier), n in by_queue_and_tier([outcome[OUTCOME_LEASE] for outcome in accepted]).items():
             self._connection.counts.add(IN_FLIGHT, queue, tier, -n)
             self._connection.counts.add(SUCCEEDED, queue, tier, n)
+        self._links.ended([outcome[OUTCOME_LEASE][LEASE_ID] for outcome in accepted])
         return stale
 
     def _run_succeed(self, outcomes: Sequence[Outcome], now: int) -> int:
@@ -236,6 +238,7 @@ class Settles:
             self._connection.run(
                 ADD_DEAD_LETTERS, now, packed(dead_letters), sinks_text(sinks), PENDING if sinks else DELIVERED
             )
+        self._links.ended([o.lease.id for o in outcomes if code_of_state(o) >= SUCCEEDED])
 
     def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
         """Run the statement on these leases; return the ids of those that are stale."""

@@ -12,14 +12,16 @@ from supervisor.stores.schedules import StoredSchedules
 from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
+from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.migrations import bring_up
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.oldest import Oldest
 from supervisor.stores.sqlite.operator import OperatorChanges
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
+from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queries import Queries
-from supervisor.stores.sqlite.queue import Policies, Queue
+from supervisor.stores.sqlite.queue import Queue
 from supervisor.stores.sqlite.recovery import Recovery
 from supervisor.stores.sqlite.repair import Repair
 from supervisor.stores.sqlite.schedules import ScheduleTable
@@ -42,12 +44,16 @@ class SqliteStore:
         self.url, folder = f"sqlite:///{self.path}", beside(self.path, ".notify")
         bring_up(connection, synchronous, folder)
         self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
-        policies, owner = Policies(connection), Ownership(connection, lock, notifier, random_part)
-        queue = Queue(connection, policies, owner, notifier)
-        settles, recovery = Settles(connection, policies, owner), Recovery(connection, policies, owner, lock)
+        policies, links, owner = (
+            Policies(connection),
+            Links(connection),
+            Ownership(connection, lock, notifier, random_part),
+        )
+        queue = Queue(connection, policies, owner, notifier, links)
+        settles, recovery = Settles(connection, policies, owner, links), Recovery(connection, policies, owner, lock)
         queries = Queries(connection, policies, owner, lock)
         dead_letters = DeadLetterQueue(connection, queries, owner)
-        commands = BatchedCommands(OperatorChanges(connection, queries), connection.transaction, notifier.notify)
+        commands = BatchedCommands(OperatorChanges(connection, queries, links), connection.transaction, notifier.notify)
         schedules = StoredSchedules(ScheduleTable(connection), connection.transaction, queue.enqueue)
         transfer = Transfer(self.url, connection, policies, queries)
         self.transaction, self.close = connection.transaction, connection.close
@@ -62,11 +68,11 @@ class SqliteStore:
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
-        self.get_many, self.ended = queries.get_many, queries.ended
+        self.get_many, self.ended, self.newly_ready = queries.get_many, queries.ended, links.newly_ready
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge = commands.delete, commands.purge
-        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection).repair
+        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, links).repair
         self.schedules, self.change_schedules = schedules.schedules, schedules.change_schedules
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival

@@ -1,0 +1,92 @@
+"""The checks of the extras of a new job: an error names the key and what was expected."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from supervisor.errors import InvalidJob
+from supervisor.stores.extras import NO_EXTRAS, UNFINISHED, WAITING, Extras
+from supervisor.stores.records import microseconds
+from supervisor.text.names import NAME, is_name
+from supervisor.text.strict_json import MAX_INTEGER
+from supervisor.text.units import parse_duration
+
+MAX_TAGS = 20
+MAX_PARENTS = 10_000
+CHOICES = {
+    "on_conflict": ("skip", "replace", "reject"),
+    "on_failure": ("pass", "hold"),
+    "on_parent_failed": ("cancel", "run", "wait"),
+}
+NEEDS = {
+    "unique_while": "unique", "on_conflict": "unique", "on_failure": "key", "on_parent_failed": "after",
+}  # fmt: skip
+"""The options that say more about another one."""
+
+
+def checked_extras(given: Mapping[str, Any]) -> Extras | None:
+    """Return the extras, None if all of them are defaults. Raises InvalidJob, and TypeError for an unknown name."""
+    for name in given.keys() - _CHECKS.keys():
+        raise TypeError(f"unexpected option {name!r} of a job")
+    found: dict[str, Any] = {name: _CHECKS[name](name, value) for name, value in given.items() if value is not None}
+    extras = NO_EXTRAS._replace(**found)
+    if extras == NO_EXTRAS:
+        return None
+    for name, other in NEEDS.items():
+        if getattr(extras, name) != getattr(NO_EXTRAS, name) and getattr(extras, other) == getattr(NO_EXTRAS, other):
+            raise InvalidJob(f"{name}: expected {other} with it")
+    return extras
+
+
+def _wrong(key: str, expected: str, value: Any) -> NoReturn:
+    raise InvalidJob(f"{key}: expected {expected}, got {value!r:.80}")
+
+
+def _text(key: str, value: Any) -> str:
+    if not is_name(value):
+        _wrong(key, NAME, value)
+    return value if type(value) is str else str.__str__(value)
+
+
+def _choice(key: str, value: Any) -> str:
+    if value not in CHOICES[key]:
+        _wrong(key, " or ".join(CHOICES[key]), value)
+    return str(value)
+
+
+def _while(key: str, value: Any) -> str | int:
+    if isinstance(value, str) and value in (WAITING, UNFINISHED):
+        return str(value)
+    try:
+        return microseconds(parse_duration(value))
+    except (TypeError, ValueError):
+        _wrong(key, f"{WAITING}, {UNFINISHED} or a time such as 10m", value)
+
+
+def _duration(key: str, value: Any) -> int:
+    try:
+        return microseconds(parse_duration(value))
+    except (TypeError, ValueError) as error:
+        raise InvalidJob(f"{key}: {error}") from None
+
+
+def _texts(key: str, value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) > MAX_TAGS:
+        _wrong(key, f"a list of at most {MAX_TAGS} texts", value)
+    return tuple(dict.fromkeys(_text(key, each) for each in value))
+
+
+def _ids(key: str, value: Any) -> tuple[int, ...]:
+    if isinstance(value, str) or not isinstance(value, Sequence) or len(value) > MAX_PARENTS:
+        _wrong(key, f"a list of at most {MAX_PARENTS} ids of jobs", value)
+    for each in value:
+        if isinstance(each, bool) or not isinstance(each, int) or not 0 < each <= MAX_INTEGER:
+            _wrong(key, "a list of ids of jobs", value)
+    return tuple(dict.fromkeys(int(each) for each in value))
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "unique": _text, "unique_while": _while, "on_conflict": _choice, "key": _text, "on_failure": _choice, "group": _text,
+    "after": _ids, "on_parent_failed": _choice, "tags": _texts, "expires": _duration,
+}  # fmt: skip

@@ -1,0 +1,70 @@
+"""The extras of a job: what relates it to other jobs, and what only some jobs have. A plain job has none, and costs nothing more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+WAITING, UNFINISHED = "waiting", "unfinished"
+"""The values of `unique_while` besides a time: until the job is claimed, or until it has ended."""
+
+
+class Extras(NamedTuple):
+    """`unique_while` is WAITING, UNFINISHED, or microseconds from the enqueue on. `expires` is in microseconds from the enqueue on. A
+    parent in `after` is an id; -1 - n is the job at place n of the same batch."""
+
+    unique: str | None = None
+    unique_while: str | int = UNFINISHED
+    on_conflict: str = "skip"
+    key: str | None = None
+    on_failure: str = "pass"
+    group: str | None = None
+    after: tuple[int, ...] = ()
+    on_parent_failed: str = "cancel"
+    tags: tuple[str, ...] = ()
+    expires: int | None = None
+
+
+NO_EXTRAS = Extras()
+
+
+class ExistingId(int):
+    """The id of a job that was there before: its unique key kept the enqueue from adding another."""
+
+
+def extras_text(extras: Extras) -> str:
+    """Return the extras as stores keep them: a JSON object without the defaults."""
+    given = zip(Extras._fields, extras, NO_EXTRAS, strict=True)
+    return orjson.dumps({name: value for name, value, default in given if value != default}).decode()
+
+
+def extras_of(text: str | None) -> Extras:
+    """The defaults if another program has put something else in its place: one bad row must not hold up others."""
+    try:
+        found = {} if text is None else orjson.loads(text)
+        known = {name: value for name, value in found.items() if name in Extras._fields}
+        for name in ("after", "tags"):
+            if name in known:
+                known[name] = tuple(known[name])
+        return Extras(**known)
+    except (ValueError, TypeError, AttributeError):
+        return NO_EXTRAS
+
+
+def shown_extras(text: str | None) -> Mapping[str, Any]:
+    """Return the keys of a job's JSON that its extras give."""
+    extras = extras_of(text)
+    return {
+        "unique": extras.unique,
+        "key": extras.key,
+        "group": extras.group,
+        "after": list(extras.after),
+        "tags": list(extras.tags),
+    }
+
+
+def by_place(after: Iterable[int], ids: list[int]) -> tuple[int, ...]:
+    """Return the ids of parents, some of which are places in the batch whose jobs so far have these `ids`."""
+    return tuple(parent if parent >= 0 else ids[-1 - parent] for parent in after)

@@ -1,0 +1,102 @@
+"""The order of jobs that have the same key, in PostgreSQL: one of them holds the key until it has ended, and the others are blocked.
+
+Whoever changes who holds a key, or who waits for it, locks its row in `key_holders` first, in the order of the keys, and looks with
+the next statement, which sees what was committed meanwhile. While jobs wait for a key, its row is updated, and never deleted.
+"""
+
+from __future__ import annotations
+
+from supervisor.stores.codes import BLOCKED, FAILED, READY, SUCCEEDED
+from supervisor.stores.postgres.functions import BODY
+
+KEY_TABLES = (
+    """create table {s}.key_holders(key text collate "C" primary key, job_id bigint not null) with (fillfactor = 50)""",
+    "create unique index held_by on {s}.key_holders(job_id)",
+    """create table {s}.key_waiters(key text collate "C", job_id bigint, primary key(key, job_id))""",
+)
+
+# A job that has failed, and is to hold its key then, keeps it until it is redriven or deleted.
+KEEPS_ITS_KEY = f"""exists (
+  select from {{s}}.jobs join {{s}}.extras on extras.job_id = jobs.id
+  where jobs.id = key_holders.job_id and jobs.state = {FAILED} and extras.text::json ->> 'on_failure' = 'hold')"""
+
+# Give these ready jobs their keys, and block those that have to wait.
+_ACQUIRE_KEYS = f"""create function {{s}}.acquire_keys(ids bigint[]) returns void language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    waiting bigint[];
+  begin
+    insert into {{s}}.key_holders(key, job_id)
+      select key, min(job_id) from {{s}}.extras where job_id = any(ids) and key is not null group by key order by key
+      on conflict (key) do update set job_id = key_holders.job_id;
+    with it as (
+      insert into {{s}}.key_waiters(key, job_id)
+      select extras.key, extras.job_id from {{s}}.extras join {{s}}.key_holders on key_holders.key = extras.key
+      where extras.job_id = any(ids) and extras.job_id <> key_holders.job_id
+      on conflict do nothing returning job_id)
+    select array_agg(job_id) from it into waiting;
+    with moved as (
+      update {{s}}.jobs set state = {BLOCKED} where id = any(waiting) and state = {READY} returning queue, tier)
+    insert into {{s}}.counts(state, queue, tier, n)
+      select change.state, queue, tier, sum(change.sign) from moved, (values ({READY}, -1), ({BLOCKED}, 1)) as change(state, sign)
+      group by change.state, queue, tier;
+  end {BODY}"""
+
+# Pass on these keys, whose rows are locked, to the jobs that wait for them. Return the queues of these jobs.
+_PASS_ON_KEYS = f"""create function {{s}}.pass_on_keys(keys text[]) returns setof text language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    next bigint[];
+  begin
+    with first as (
+        select it.key, first.job_id from unnest(keys) as it(key) cross join lateral (
+          select job_id from {{s}}.key_waiters where key_waiters.key = it.key order by job_id limit 1) as first),
+      passed as (
+        update {{s}}.key_holders set job_id = first.job_id from first where key_holders.key = first.key),
+      gone as (
+        delete from {{s}}.key_waiters using first where key_waiters.key = first.key and key_waiters.job_id = first.job_id)
+    select array_agg(job_id) from first into next;
+    delete from {{s}}.key_holders where key = any(keys) and job_id <> all(coalesce(next, '{{}}'));
+    return query
+      with moved as (
+          update {{s}}.jobs set state = {READY} where id = any(next) and state = {BLOCKED} returning queue, tier),
+        counted as (
+          insert into {{s}}.counts(state, queue, tier, n)
+          select change.state, queue, tier, sum(change.sign)
+          from moved, (values ({BLOCKED}, -1), ({READY}, 1)) as change(state, sign) group by change.state, queue, tier)
+      select distinct queue from moved;
+  end {BODY}"""
+
+# Take the keys from these jobs, which have ended or are deleted, and pass them on. Return the queues of the jobs that have them now.
+_RELEASE_KEYS = f"""create function {{s}}.release_keys(ids bigint[], deleted boolean) returns setof text language plpgsql
+  security definer set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    keys constant text[] := array(
+      select distinct extras.key from {{s}}.extras where job_id = any(ids) and extras.key is not null order by extras.key);
+  begin
+    perform from {{s}}.key_holders where key = any(keys) order by key for update;
+    delete from {{s}}.key_waiters where key = any(keys) and job_id = any(ids);
+    return query select {{s}}.pass_on_keys(array(
+      select key from {{s}}.key_holders where key = any(keys) and job_id = any(ids) and (deleted or not {KEEPS_ITS_KEY})));
+  end {BODY}"""
+
+# Pass on the keys that no unfinished job holds: another program may have ended or deleted a job by plain SQL.
+_PASS_ON_LOST_KEYS = f"""create function {{s}}.pass_on_lost_keys() returns setof text language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    keys constant text[] := array(
+      select key from {{s}}.key_holders where not exists (
+        select from {{s}}.jobs where jobs.id = key_holders.job_id and jobs.state < {SUCCEEDED}) and not {KEEPS_ITS_KEY}
+      order by key for update);
+  begin
+    return query select {{s}}.pass_on_keys(keys);
+  end {BODY}"""
+
+KEY_FUNCTIONS = (
+    _ACQUIRE_KEYS,
+    _PASS_ON_KEYS,
+    _RELEASE_KEYS,
+    _PASS_ON_LOST_KEYS,
+    """revoke execute on function {s}.acquire_keys(bigint[]), {s}.pass_on_keys(text[]), {s}.release_keys(bigint[], boolean),
+      {s}.pass_on_lost_keys() from public""",
+)

@@ -1,0 +1,55 @@
+"""Jobs that wait for other jobs in PostgreSQL: they are blocked until those have ended. Each change of a job's state goes on from here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from supervisor.stores.postgres.connection import Connection, array
+from supervisor.stores.postgres.functions import BODY
+
+# The functions that a store calls run with the rights of its owner, as `put` does.
+LINK_FUNCTIONS = (
+    f"""create function {{s}}.jobs_due(ids bigint[]) returns void language sql security definer
+      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.acquire_keys(ids) {BODY}""",
+    f"""create function {{s}}.jobs_ended(ids bigint[], deleted boolean) returns setof text language sql security definer
+      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.release_keys(ids, deleted) {BODY}""",
+    f"""create function {{s}}.jobs_lost() returns setof text language sql security definer
+      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.pass_on_lost_keys() {BODY}""",
+    "revoke execute on function {s}.jobs_due(bigint[]), {s}.jobs_ended(bigint[], boolean), {s}.jobs_lost() from public",
+)
+DUE = "select {s}.jobs_due($1::bigint[])"
+ENDED = "select {s}.jobs_ended($1::bigint[], $2)"
+LOST = "select {s}.jobs_lost()"
+
+
+class Links:
+    """The relations between jobs. All calls are made inside the transaction that changes the jobs, whose rows are locked."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._made_ready: set[str] = set()
+        connection.on_rollback(self._made_ready.clear)
+
+    def newly_ready(self) -> frozenset[str]:
+        """Return the queues in which blocked jobs were made ready since the last call."""
+        if not self._made_ready:
+            return frozenset()
+        found = frozenset(self._made_ready)
+        self._made_ready.clear()
+        return found
+
+    def due(self, ids: Sequence[int]) -> None:
+        """Block those of these ready jobs whose key another job holds."""
+        if ids:
+            self._connection.later(DUE, array(ids))
+
+    def ended(self, ids: Sequence[int], deleted: bool = False) -> None:
+        """Let the jobs go on that have waited for these, which have ended, or are about to be `deleted`."""
+        if ids:
+            self._made_ready.update(self._connection.column(ENDED, array(ids), deleted))
+
+    def repair(self) -> frozenset[str]:
+        """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return their queues."""
+        found = frozenset(self._connection.column(LOST))
+        self._made_ready |= found
+        return found
