@@ -44,11 +44,8 @@ class SqliteStore:
         self.url, folder = f"sqlite:///{self.path}", beside(self.path, ".notify")
         bring_up(connection, synchronous, folder)
         self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
-        policies, links, owner = (
-            Policies(connection),
-            Links(connection),
-            Ownership(connection, lock, notifier, random_part),
-        )
+        policies, links = Policies(connection), Links(connection)
+        owner = Ownership(connection, lock, notifier, random_part)
         queue = Queue(connection, policies, owner, notifier, links)
         settles, recovery = Settles(connection, policies, owner, links), Recovery(connection, policies, owner, lock)
         queries = Queries(connection, policies, owner, lock)
@@ -77,5 +74,8 @@ class SqliteStore:
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
-        self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
-        self.has_received = transfer.has_received
+        self.last_id, self.has_received, self.import_jobs = (
+            transfer.last_id,
+            transfer.has_received,
+            transfer.import_jobs,
+        )
