@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from supervisor.config.diagnostics import Contradiction
 from supervisor.config.document import Keys
-from supervisor.config.schedules import ONE_TIMING, ScheduleSettings, of_handler
+from supervisor.config.schedules import MAX_BYTES, ONE_TIMING, ScheduleSettings, of_handler
 from supervisor.config.settings import DEFAULT_QUEUE, Settings
 from supervisor.handlers import HandlerInfo
 from supervisor.schedules.policy import Schedule
@@ -30,7 +30,7 @@ def _schedule(name: str, it: ScheduleSettings, settings: Settings, handlers: Map
     options = handlers[it.handler].options if it.handler in handlers else {}
     queue = it.queue or settings.handler_settings(it.handler, DEFAULT_QUEUE, options).queue or DEFAULT_QUEUE
     priority = options.get("priority", 0) if it.priority is None else it.priority
-    payload = encode(it.payload, limit=settings.limits.payload)
+    payload = encode(it.payload, limit=MAX_BYTES)
     return Schedule(name, it.handler, it.timing, payload, queue, priority, it.jitter or 0.0, it.on_missed, it.overlap)
 
 

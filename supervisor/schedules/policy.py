@@ -18,6 +18,9 @@ ON_TIME = 60 * MICROSECONDS
 SET_BACK = 3 * 3600 * MICROSECONDS
 """If the clock is behind the last fire time by more, it was wrong before, and the schedule starts anew."""
 
+MAX_AGE = 10 * 366 * 86_400 * MICROSECONDS
+"""Fire times of a cron expression are looked for among those of so much time: another program may have written any time."""
+
 ENQUEUED = "enqueued"
 PAUSED = "paused"
 MISSED = "missed"
@@ -84,6 +87,8 @@ def decide(
         wrong_by = format_duration((behind - now) / MICROSECONDS)
         state = state._replace(since=now, last=None, outcome=f"started anew: the clock was set back by {wrong_by}")
         behind = since = now
+    if isinstance(schedule.timing, Cron):
+        behind = max(behind, now - MAX_AGE)
     due = schedule.timing.due(behind, now, MAX_MISSED)
     if not due.times:
         return Decision(state, since, schedule.timing.after(behind))
@@ -134,4 +139,3 @@ def paused(state: ScheduleState, now: int, is_paused: bool) -> ScheduleState:
 def removed(state: ScheduleState, timing: Timing) -> ScheduleState:
     """Return the state of a schedule that was taken out of a configuration: if it comes again, it starts anew."""
     return state._replace(timing="") if state.timing == timing.text else state
-

@@ -190,6 +190,16 @@ def test_check_warns_of_a_schedule_without_a_handler(call: Call) -> None:
     assert "Warning: supervisor.yaml: schedules.often.handler: no plugin has the handler 'ping'" in answer.err
 
 
+def test_check_names_a_payload_that_does_not_fit_the_parameters_of_the_handler(call: Call) -> None:
+    write("plugins/typed.py", "from supervisor import handler\n@handler\ndef mail(to: str, copies: int = 1): ...\n")
+    write("supervisor.yaml", "schedules: {n: {handler: mail, every: 1h, payload: {to: me, copies: many}}}")
+    answer = call("check")
+    assert answer.code == 2
+    assert "Error: schedule 'n': handler 'mail': payload.copies: expected" in answer.err
+    write("supervisor.yaml", "schedules: {n: {handler: mail, every: 1h, payload: {to: me, copies: 3}}}")
+    assert call("check").code == 0
+
+
 def test_check_names_a_wrong_schedule_of_the_config_and_of_a_plugin(call: Call) -> None:
     write("supervisor.yaml", 'schedules: {n: {handler: report, cron: "0 25 * * *"}}')
     write("plugins/jobs.py", PLUGIN.replace('{"every": "1h"}', '"61 * * * *"'))

@@ -213,6 +213,14 @@ def test_a_clock_that_is_set_forward_by_an_hour_misses_fire_times(on_missed: str
     assert (len(forward.fires), len(forward.missed)) == (jobs, 59)
 
 
+@pytest.mark.parametrize("last", [-(2**63), -1, 0, 2**63 - 1])
+@pytest.mark.parametrize("schedule", [MINUTELY, NIGHTLY, EVERY, MINUTELY._replace(timing=Cron("0 0 29 2 *"))])
+def test_any_time_that_another_program_has_written_is_overcome(schedule: Schedule, last: int) -> None:
+    first = decide(schedule, state_of(schedule, last)._replace(since=last), NOW)
+    assert first.next_at is not None and NOW < first.next_at <= schedule.timing.after(NOW)
+    assert decide(schedule, first.state, first.next_at, since=first.since).fires == [first.next_at]
+
+
 def test_a_schedule_without_any_further_time_waits_for_ever() -> None:
     last = Schedule("l", "mail", Cron("0 0 1 1 *"))
     assert decide(last, ScheduleState("l", since=0), at("9999-06-01T00:00")).next_at is None
