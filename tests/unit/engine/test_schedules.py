@@ -280,6 +280,29 @@ def test_a_schedule_that_is_taken_out_while_the_store_is_asked_stays_out() -> No
     assert len(here.times()) == 3, "15:00 is one of every five minutes"
 
 
+def test_an_answer_about_an_old_expression_does_not_count_for_the_new_one() -> None:
+    here = scene(m={"handler": "work", "cron": "0 0 1 1 *"})
+    here.loop.advance(5 * MINUTE)
+    here.writer.eager = False
+    here.loop.advance(LOOK_AGAIN)
+    assert here.writer.waiting
+    here.use(m={**MINUTELY, "on_missed": "all"})
+    here.writer.step()
+    here.writer.eager = True
+    here.loop.advance(1.0)
+    assert here.times() == []
+    here.loop.advance(MINUTE)
+    assert len(here.times()) == 1
+
+
+def test_a_fire_time_soon_after_another_one_is_in_time() -> None:
+    here = scene(one=EVERY)
+    here.loop.advance(0.25)
+    here.use(one=EVERY, two=EVERY)
+    here.loop.advance(10.0)
+    assert len(here.times()) == 2
+
+
 def test_a_pause_and_a_resumption_by_others_are_seen() -> None:
     here = scene(m=MINUTELY)
 
