@@ -216,6 +216,22 @@ def test_a_crash_neither_loses_nor_repeats_a_fire_time(factory, at_zero):
 
 
 @IN_SQL
+def test_a_backup_that_is_restored_brings_fire_times_again_whose_jobs_it_lacks(factory, at_zero, store):
+    schedule, since = MINUTELY._replace(on_missed="all"), {}
+    fire(store, schedule, since=since)
+    at_zero.step(MINUTE)
+    kept = fire(store, schedule, since=since)[0]
+    factory.save()
+    at_zero.step(MINUTE)
+    fire(store, schedule, since=since)
+    factory.go_back()
+    assert [job["id"] for job in store.list_jobs()] == kept
+    at_zero.step(MINUTE)
+    again = fire(store, schedule, since=since)[0]
+    assert [store.get(id)["headers"]["schedule.time"][14:16] for id in (*kept, *again)] == ["15", "16", "17"]
+
+
+@IN_SQL
 def test_supervisors_that_decide_at_the_same_moment_enqueue_one_job(factory, at_zero):
     stores = [factory.joined(f"owner {n}") for n in range(4)]
     fire(stores[0])
