@@ -77,6 +77,16 @@ def test_a_schedule_has_one_timing(errors: Any, keys: str, more: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("cron", ["*/5 * * * *", "* * * * *"])
+@pytest.mark.parametrize(
+    "text", ["schedules:\n n: {{handler: x, cron: {}}}", "schedules:\n n:\n  cron: {}\n  handler: x"]
+)
+def test_an_expression_that_yaml_reads_as_something_else_is_to_be_quoted(errors: Any, text: str, cron: str) -> None:
+    (error,) = errors(text.format(cron))
+    assert "not YAML: " in error
+    assert error.endswith('; write a value that begins with * in quotes, such as "*/5 * * * *"')
+
+
 def test_a_wrong_name_and_a_payload_past_the_limit_are_refused(errors: Any) -> None:
     assert errors("schedules: {'': {handler: x, every: 1s}}")[0].startswith(
         "supervisor.yaml:1: schedules.: expected a name of 1 to 255"
