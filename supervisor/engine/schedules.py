@@ -24,7 +24,7 @@ MAX_SLEEP = 1.0
 LOOK_AGAIN = 60.0
 """Seconds after which all rows are read again: the clock of the store may have been set, or others have changed them."""
 SET_BACK = 1.0
-FIRST_RETRY, MAX_RETRY = 1.0, 30.0
+FIRST_RETRY, MAX_RETRY = 1.0, 10.0
 NOT_KEPT = "schedules: this store keeps none, so no job is enqueued for them"
 
 
@@ -56,7 +56,7 @@ class ScheduleTimer:
         self._due: dict[str, float] = {}
         self._looked_at = self._read_at = 0.0
         self._failures = GrowingDelay(FIRST_RETRY, MAX_RETRY)
-        self._timer: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._started = False
 
     def start(self) -> None:
@@ -106,11 +106,8 @@ class ScheduleTimer:
             self._firing.start()
 
     async def _fire(self) -> None:
-        wall = self._wall()
-        schedules, removed = (
-            {name: self._schedules[name] for name, due in self._due.items() if due <= wall},
-            self._removed,
-        )
+        wall, removed = self._wall(), self._removed
+        schedules = {name: self._schedules[name] for name, due in self._due.items() if due <= wall}
         if len(schedules) == len(self._schedules):
             self._read_at = wall
         since = {name: self._since[name] for name in schedules if name in self._since}
@@ -121,18 +118,17 @@ class ScheduleTimer:
             call = _Call(schedules, since, self._random, self._wall)
             self._note(schedules, await self._writer.submit(call, Purpose.SCHEDULE))
             self._failures.reset()
+            delay = 0.0
         except NotDone:
-            self._due.update(dict.fromkeys(schedules.keys() & self._due.keys(), self._wall() + self._failures.next()))
+            delay = self._failures.next()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_soon(self._wake)  # once this task has ended
+        self._timer = self._loop.call_later(delay, self._wake)  # this task has ended then
 
     def _note(self, schedules: Mapping[str, Schedule], decided: Decided) -> None:
         """Note when each is due next, and report what was decided. A schedule that was replaced meanwhile is looked at again."""
-        fired, due = (
-            False,
-            dict.fromkeys(schedules, decided.wall + MAX_SLEEP),
-        )  # of rows that another session has locked
+        due = dict.fromkeys(schedules, decided.wall + MAX_SLEEP)  # of rows that another session has locked
+        fired = False
         for decision, ids in zip(decided.decisions, decided.ids, strict=True):
             name, next_at = decision.state.name, decision.next_at
             fired = fired or bool(ids)

@@ -213,13 +213,27 @@ def test_a_call_that_fails_is_repeated_ever_more_seldom() -> None:
     here, store = refusing(e=EVERY)
     store.refuses = True
     here.loop.advance(10 * MINUTE)
-    assert 20 < len(here.calls) < 30
+    assert 50 < len(here.calls) < 70
     store.refuses = False
     here.loop.advance(30.0)
     assert len(here.times()) > 0
     calls = len(here.calls)
     here.loop.advance(10.0)
     assert len(here.calls) == calls + 1, "it is on time again"
+
+
+def test_a_removal_that_fails_is_repeated_ever_more_seldom_too() -> None:
+    here, store = refusing(m=MINUTELY)
+    here.loop.advance(MINUTE)
+    store.refuses = True
+    before = len(here.calls)
+    here.use()
+    here.loop.advance(10 * MINUTE)
+    assert 50 < len(here.calls) - before < 70
+    store.refuses = False
+    here.loop.advance(10.0)
+    assert [row.state.timing for row in store.schedules()] == [""]
+    assert len(here.times()) == 1
 
 
 def test_a_row_that_is_locked_is_tried_again_and_holds_up_no_other() -> None:
