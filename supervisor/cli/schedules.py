@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from random import random
 from typing import Any
 
@@ -14,9 +15,10 @@ from supervisor.cli.render import ago, due, print_json, print_table
 from supervisor.cli.schedule_rows import Found, found_schedules, in_store, schedule_dict
 from supervisor.cli.store_access import use_store
 from supervisor.config.settings import Settings
-from supervisor.schedules.policy import paused
+from supervisor.schedules.policy import Schedule, paused
+from supervisor.stores.opening import is_postgres
 from supervisor.stores.protocol import Store
-from supervisor.stores.schedules import ScheduleChange, rows_of
+from supervisor.stores.schedules import ScheduleChange, ScheduleRow, rows_of
 from supervisor.text.names import did_you_mean_or_all
 
 COLUMNS = ("schedule", "handler", "fires", "next", "last", "outcome", "last job", "job state", "problems")
@@ -98,24 +100,25 @@ def run(schedule: str) -> int:
     if its is None:
         hint = did_you_mean_or_all(schedule, found.schedules)
         raise UserMistake(f"no schedule {schedule!r} in this config and its plugins{hint}")
-    for problem in filter(None, [found.handler_problem(its)]):
+    if problem := found.handler_problem(its):
         echo(f"Warning: {problem}", err=True)
-    unfinished: list[str] = []
-
-    def enqueue(store: Store) -> int:
-        def change(now: int, rows: Any) -> list[ScheduleChange]:
-            (row,) = rows.values()
-            unfinished[:] = [f"its last job {row.state.last_job} has not ended"] if row.unfinished else []
-            return [ScheduleChange(row.state, rows_of(its._replace(jitter=0.0), [now], random))]
-
-        return store.change_schedules([schedule], change, wait=True)[0][0]
-
-    id = use_store(settings, enqueue, create=True)
-    if its.overlap == "skip":
-        for warning in unfinished:
-            echo(f"Warning: {warning}, and this one runs beside it", err=True)
-    click.echo(id)
+    click.echo(use_store(settings, lambda store: _enqueue_now(store, its), create=not is_postgres(settings.store)))
     return DONE
+
+
+def _enqueue_now(store: Store, schedule: Schedule) -> int:
+    """Enqueue a job that is due at once, and return its id. Warn if it runs beside another one although it should not."""
+    last: list[ScheduleRow] = []
+
+    def change(now: int, rows: Mapping[str, ScheduleRow]) -> list[ScheduleChange]:
+        last[:] = rows.values()
+        return [ScheduleChange(row.state, rows_of(schedule._replace(jitter=0.0), [now], random)) for row in last]
+
+    ((id,),) = store.change_schedules([schedule.name], change, wait=True)
+    for row in last:
+        if row.unfinished and schedule.overlap == "skip":
+            echo(f"Warning: its last job {row.state.last_job} has not ended, and this one runs beside it", err=True)
+    return id
 
 
 def _set_paused(settings: Settings, name: str, is_paused: bool) -> bool:
@@ -127,7 +130,7 @@ def _set_paused(settings: Settings, name: str, is_paused: bool) -> bool:
             _require(name, settings, known)
         was_paused = False
 
-        def change(now: int, rows: Any) -> list[ScheduleChange]:
+        def change(now: int, rows: Mapping[str, ScheduleRow]) -> list[ScheduleChange]:
             nonlocal was_paused
             (row,) = rows.values()
             was_paused = row.state.paused
@@ -136,7 +139,8 @@ def _set_paused(settings: Settings, name: str, is_paused: bool) -> bool:
         store.change_schedules([name], change, wait=True)
         return was_paused
 
-    return use_store(settings, change, create=name in settings.schedules)
+    create = name in settings.schedules and not is_postgres(settings.store)
+    return use_store(settings, change, create=create)
 
 
 def _require(name: str, settings: Settings, known: dict[str, Any]) -> None:
