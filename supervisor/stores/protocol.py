@@ -30,6 +30,7 @@ from supervisor.stores.records import (
     PruneRun,
     Resolve,
 )
+from supervisor.stores.schedules import Change, ScheduleRow
 from supervisor.stores.search import MAX_FAILURES, USUAL, FoundJobs, JobFilter, SearchLimits
 from supervisor.stores.sinks import Sinks
 
@@ -244,8 +245,31 @@ class OperatorCommands(Protocol):
         at a limited number of jobs, behind those that earlier calls with the same `run` have passed."""
 
 
+@runtime_checkable
+class Schedules(Protocol):
+    """The state of schedules, which all supervisors of the store share: see `schedules.policy`."""
+
+    def schedules(self) -> list[ScheduleRow]:
+        """Return all rows, by name."""
+
+    def change_schedules(self, names: Sequence[str], change: Change, *, wait: bool = False) -> list[list[int]]:
+        """Call `change` with the time and the rows of these schedules, under a lock of the rows: nobody else changes them meanwhile.
+        Write what it returns and enqueue its jobs in the same transaction, and return the ids of the jobs of each change. A schedule
+        without a row gets one, which counts from now on. Without `wait`, rows that another session has locked are left out."""
+
+
 class Store(
-    Enqueues, Ownership, Claims, Settles, Repairs, Recovers, DeadLetterQueue, Queries, OperatorCommands, Protocol
+    Enqueues,
+    Ownership,
+    Claims,
+    Settles,
+    Repairs,
+    Recovers,
+    DeadLetterQueue,
+    Queries,
+    OperatorCommands,
+    Schedules,
+    Protocol,
 ):
     url: str
 

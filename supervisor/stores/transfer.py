@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, READY, SCHEDULED, STATES
+from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sinks import sinks_of, sinks_text
 from supervisor.text.units import counted
 
@@ -119,12 +120,15 @@ class Transferable(Protocol):
 
     def paused(self) -> frozenset[str]: ...
 
+    def schedules(self) -> list[ScheduleRow]: ...
+
     def import_jobs(
         self,
         transfer_record: TransferRecord,
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
+        schedules: Sequence[ScheduleRow] = (),
     ) -> None:
         """Write all jobs in one transaction, with their ids unchanged. Raises StoreError unless this store is empty and not
         closed."""
@@ -164,9 +168,8 @@ def transfer_jobs(source: Transferable, target: Transferable, limits: TransferLi
     else:
         _require_unarrived(source, target, transfer_record)
     try:
-        target.import_jobs(
-            transfer_record, _batches(source, transfer_record, limits), source.last_id(), source.paused()
-        )
+        batches, last_id = _batches(source, transfer_record, limits), source.last_id()
+        target.import_jobs(transfer_record, batches, last_id, source.paused(), source.schedules())
     except BaseException as error:
         if not _has_received_after_all(source, target, transfer_record, error):
             raise

@@ -26,6 +26,7 @@ from supervisor.jobs import (
 )
 from supervisor.retry import FINAL_CAUSES
 from supervisor.telemetry.group_metrics import GroupMetrics
+from supervisor.telemetry.schedule_metrics import ScheduleMetrics
 
 PREFIX = "supervisor_"
 RUN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
@@ -96,9 +97,10 @@ class Metrics:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._group = GroupMetrics()
+        self._group, self._schedules = GroupMetrics(), ScheduleMetrics()
         self._counters: dict[type[Any], Callable[[Any], None]] = {
             **self._group.counters,
+            **self._schedules.counters,
             events.JobsSettled: self._jobs_settled,
             events.JobsClaimed: self._jobs_claimed,
             events.JobsStale: self._jobs_stale,
@@ -162,6 +164,7 @@ class Metrics:
             "dlq_publish_failures_total": dict(self._publish_failures),
             "hook_failures_total": dict(self._hook_failures),
             "dropped_total": dict(self._overflows),
+            **self._schedules.snapshot(),
             **self._group.snapshot(),
         }
         return {PREFIX + name: value for name, value in values.items()}

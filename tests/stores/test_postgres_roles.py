@@ -18,6 +18,7 @@ from supervisor.stores.job_reports import JobReport, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow, Presence
+from supervisor.stores.schedules import ScheduleChange
 from supervisor.stores.search import JobFilter
 from tests.docs.pages import page
 from tests.stores.factories import ON_POSTGRESQL, again, dead, make_dead, put, state_of, success, take
@@ -116,6 +117,8 @@ def test_an_operator_reads_and_changes_jobs_and_does_not_run_them(store, of):
     tagged = store.enqueue([EnqueueRow("f", "null", extras=Extras(tags=("eu",)))])
     assert operator.find_jobs(JobFilter(tag="eu")).ids == tagged
     assert operator.purge(True).changed
+    operator.change_schedules(["nightly"], lambda now, rows: [ScheduleChange(rows["nightly"].state)], wait=True)
+    assert [row.state.name for row in operator.schedules()] == ["nightly"]
     with pytest.raises(StoreBroken, match="permission denied for table supervisors"):
         operator.join("o", "host", 1)
     operator.close()
@@ -140,6 +143,9 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     factory.sql("insert into {s}.counts(state, queue, tier, n) values (1, 'default', 0, 5)")
     assert runner.repair()
     assert runner.held() and runner.expired_leases(10) == []
+    assert runner.change_schedules(
+        ["nightly"], lambda now, rows: [ScheduleChange(rows["nightly"].state._replace(last=1))]
+    )
     runner.leave()
     runner.close()
 
@@ -169,7 +175,7 @@ def test_the_grants_that_are_named_are_enough_for_a_supervisor(factory, store, o
     factory.sql("grant usage on schema {s} to runner; grant select on {s}.test_clock to runner")
     with closing(of(RUNNER)) as runner:
         grants = runner.missing_rights()
-    assert len(grants) == 10
+    assert len(grants) == 11
     factory.sql("; ".join(grants))
     test_a_runner_does_all_that_a_supervisor_does(factory, store, of)
 

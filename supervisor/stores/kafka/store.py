@@ -28,6 +28,7 @@ from supervisor.stores.memory.settle import Settles
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.problems import Problem
 from supervisor.stores.records import Look, OperatorResult
+from supervisor.stores.schedules import Change, ScheduleRow
 from supervisor.stores.sinks import Sinks
 
 P = ParamSpec("P")
@@ -174,6 +175,12 @@ class KafkaStore:
 
     def drop_sink(self, sink: str) -> int:
         raise unsupported("drop_sink")
+
+    def schedules(self) -> list[ScheduleRow]:
+        raise unsupported("schedules")
+
+    def change_schedules(self, names: Sequence[str], change: Change, *, wait: bool = False) -> list[list[int]]:
+        raise unsupported("change_schedules")
 
     def close(self) -> None:
         self._stop()

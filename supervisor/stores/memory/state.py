@@ -12,6 +12,7 @@ from typing import Any
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
+from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import LEFT
 from supervisor.stores.extras import extras_text
 from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
@@ -139,6 +140,7 @@ class MemoryState:
         self.jobs: dict[int, JobRecord] = {}
         self.owners: dict[str, OwnerRecord] = {}
         self.paused: set[str] = set()
+        self.schedules: dict[str, ScheduleState] = {}
         self.counts: Counter[tuple[str, int, JobState]] = Counter()
         self._ready: dict[tuple[str, int], list[Entry]] = {}
         self._offered: dict[tuple[str, int], list[Entry]] = {}
@@ -164,6 +166,7 @@ class MemoryState:
                     raise
                 return
             self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
+            schedules = dict(self.schedules)
             made_ready = set(self.made_ready)
             try:
                 yield
@@ -172,6 +175,7 @@ class MemoryState:
             except BaseException:
                 self._undo(self._before)
                 self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
+                self.schedules = schedules
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:

@@ -11,9 +11,11 @@ from supervisor.stores.memory.operator import OperatorChanges
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.queries import Queries
 from supervisor.stores.memory.queue import Queue
+from supervisor.stores.memory.schedules import ScheduleTable
 from supervisor.stores.memory.settle import Settles
 from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.operator_commands import BatchedCommands
+from supervisor.stores.schedules import StoredSchedules
 
 
 class MemoryStore:
@@ -48,6 +50,8 @@ class MemoryStore:
         self.move = commands.move
         self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
         self.pause, self.repair, self.drop_sink = commands.pause, queries.repair, commands.drop_sink
+        schedules = StoredSchedules(ScheduleTable(state), state.transaction, queue.enqueue)
+        self.schedules, self.change_schedules = schedules.schedules, schedules.change_schedules
 
     def close(self) -> None:
         pass

@@ -13,6 +13,7 @@ OF_SUPERVISORS = {
     "counts": ("select", "insert", "update", "delete"),
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
+    "schedules": ("select", "insert", "update"),
     "extras": ("select",),
 }
 """The rights by table."""

@@ -29,6 +29,7 @@ from supervisor.stores.limits import (
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
+from supervisor.stores.postgres.schedules import SCHEDULES
 from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.transfer import closed_message
 
@@ -252,6 +253,7 @@ SCHEMA = (
       sinks text not null default '[]',
       about text not null default '{}')
     with (fillfactor = 50)""",
+    SCHEDULES,
     *KEYLESS_TABLES,
     *QUEUE_CHANGED,
     *JOBS_DELETED,

@@ -24,8 +24,10 @@ from supervisor.stores.postgres.recovery import Recovery
 from supervisor.stores.postgres.repair import Repair
 from supervisor.stores.postgres.rights import Rights
 from supervisor.stores.postgres.row_locks import RowLocks
+from supervisor.stores.postgres.schedules import ScheduleTable
 from supervisor.stores.postgres.settle import Settles
 from supervisor.stores.postgres.transfer import Transfer
+from supervisor.stores.schedules import StoredSchedules
 
 
 class _Parts:
@@ -47,6 +49,7 @@ class _Parts:
         self.commands = BatchedCommands(changes, connection.transaction, self.notifier.notify)
         self.transfer = Transfer(connection, self.counts, self.queries, limits.id_range)
         self.repair = Repair(connection, self.counts, self.links)
+        self.schedules = StoredSchedules(ScheduleTable(connection), connection.transaction, self.enqueues.enqueue)
 
 
 class PostgresStore:
@@ -87,4 +90,5 @@ class PostgresStore:
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
+        self.schedules, self.change_schedules = parts.schedules.schedules, parts.schedules.change_schedules
         self.has_received, self.missing_rights = transfer.has_received, Rights(connection).missing_rights

@@ -14,7 +14,9 @@ from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.migrations import has_table
 from supervisor.stores.postgres.operator import PAUSE
 from supervisor.stores.postgres.queries import Queries
+from supervisor.stores.postgres.schedules import ScheduleTable
 from supervisor.stores.postgres.schema import CLOSE, REOPEN, TRANSFER_OUT, TRANSFERS_IN
+from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.transfer import (
     TransferRecord,
     TransferredJob,
@@ -76,7 +78,7 @@ class Transfer:
 
     def __init__(self, connection: Connection, counts: Counts, queries: Queries, id_range: int) -> None:
         self._connection, self._counts, self._queries, self._id_range = connection, counts, queries, id_range
-        self._url = connection.url
+        self._url, self._schedules = connection.url, ScheduleTable(connection)
 
     def database(self) -> tuple[int, int]:
         """Return the identifiers of the server and of the database in it."""
@@ -156,6 +158,7 @@ class Transfer:
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
+        schedules: Sequence[ScheduleRow] = (),
     ) -> None:
         with self._connection.transaction():
             self._connection.run(LOCK)
@@ -169,6 +172,7 @@ class Transfer:
                 self._connection.run(SET_LAST_ID, last_id)
             for queue in paused:
                 self._connection.run(PAUSE, queue, True)
+            self._schedules.write([row.state for row in schedules])
 
     def _import(self, jobs: Sequence[TransferredJob]) -> None:
         self._copy(IMPORT_JOBS, [job[:_BEHIND_RESULT] for job in jobs])

@@ -15,6 +15,7 @@ from supervisor.stores.sqlite.database_file import beside, code_of, store_error
 from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.schema import (
     APPLICATION_ID,
     BLOCKED_JOBS,
@@ -82,6 +83,7 @@ CLOSED_FROM_VERSION_1 = (
 
 FROM_VERSION_2 = (
     SNOOZES,
+    SCHEDULES,
     EXTRAS,
     *TAGS,
     *KEY_TABLES,

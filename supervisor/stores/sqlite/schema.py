@@ -15,6 +15,7 @@ from supervisor.stores.limits import (
 )
 from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.keys import KEY_TABLES
+from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.tags import TAGS
 
 APPLICATION_ID = 0x4A535631
@@ -218,6 +219,7 @@ SCHEMA = (
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",
     SUPERVISORS,
+    SCHEDULES,
 )
 
 # Only in stores whose jobs were transferred: see `supervisor.stores.transfer`.

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED, STATES, WITHDRAWN
 from supervisor.stores.records import readable_attempt
+from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.operator import PAUSE
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queries import ATTEMPTS, Queries
 from supervisor.stores.sqlite.queue import next_age, put_long_texts
+from supervisor.stores.sqlite.schedules import ScheduleTable
 from supervisor.stores.sqlite.schema import (
     CLOSED_TRIGGERS,
     HEADERS,
@@ -73,6 +75,7 @@ class Transfer:
 
     def __init__(self, url: str, connection: Connection, policies: Policies, queries: Queries) -> None:
         self._url, self._connection, self._policies, self._queries = url, connection, policies, queries
+        self._schedules = ScheduleTable(connection)
 
     def place(self) -> str:
         return f"sqlite {self._connection.path.resolve()}"
@@ -135,6 +138,7 @@ class Transfer:
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
+        schedules: Sequence[ScheduleRow] = (),
     ) -> None:
         with self._connection.transaction():
             has_jobs = bool(self._connection.value("select 1 from jobs limit 1"))
@@ -145,6 +149,7 @@ class Transfer:
                 self._import(batch)
             self._connection.run(RAISE_LAST_ID, last_id)
             self._connection.run_many(PAUSE, [(queue, True) for queue in paused])
+            self._schedules.write([row.state for row in schedules])
 
     def _import(self, jobs: Sequence[TransferredJob]) -> None:
         policies = {text: None if text is None else self._policies.id_of(text) for text in {job.policy for job in jobs}}

@@ -49,6 +49,7 @@ def test_the_metrics_have_the_promised_names(metrics: Metrics) -> None:
         "retry_wait_seconds", "retry_success_ratio", "retry_time_saved_seconds", "leases_recovered_total",
         "stale_outcomes_total", "workers_killed_total", "dlq_published_total", "dlq_publish_failures_total",
         "run_time_seconds", "wait_time_seconds", "latency_seconds", "store_commit_seconds", "hook_failures_total", "dropped_total",
+        "schedule_jobs_total", "schedule_skipped_total", "schedule_missed_total",
         "kafka_lag", "kafka_committed_offset", "kafka_buffered_records", "kafka_undone_since_seconds",
         "kafka_commit_failures_total", "kafka_rebalances_total",
     }  # fmt: skip
