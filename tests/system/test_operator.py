@@ -36,7 +36,8 @@ JOBS = {
     """
 }
 FILE = "workers: {count: 2}\ndlq: {sinks: [{type: file, path: dead.jsonl}]}\n"
-JOB_KEYS = {"id", "handler", "payload", "queue", "priority", "state", "attempt", "retries", "max_retries", "due_at"} | {
+JOB_KEYS = {"id", "handler", "payload", "queue", "priority", "state", "attempt", "retries", "max_retries", "due_at", "snoozes", "snoozed_until",
+} | {
     "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter", "missing_sinks"}  | {"expired_count", "lease", "waiting_because", "progress", "log",
 }  # fmt: skip
 LEASES = {"in_flight", "lease_until"}
