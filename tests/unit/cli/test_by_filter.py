@@ -200,7 +200,9 @@ def test_pages_of_ended_jobs_are_in_the_order_in_which_they_ended(call: Call, fa
     call("enqueue", "mail")
     answer = call("jobs", "list", "--state", "failed", "--before", 6)
     assert answer.err == "Error: --before: expected a job that is failed; job 6 is ready\n"
-    assert "expected the `next` of a page" in call("jobs", "list", "--before", "x").err
+    for where, wrong in (((), "x"), ((), "5.5"), (("--state", "failed"), "-1"), (("--state", "failed"), "1.x")):
+        answer = call("jobs", "list", *where, "--before", wrong)
+        assert answer == (2, "", f"Error: --before: expected the id of a job, got {wrong!r}\n")
 
 
 def test_the_next_page_is_of_the_same_config(call: Call) -> None:
