@@ -138,9 +138,9 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     factory.sql("insert into {s}.counts(state, queue, tier, n) values (1, 'default', 0, 5)")
     assert runner.repair()
     assert runner.held() and runner.expired_leases(10) == []
-    assert runner.change_schedules(
-        ["nightly"], lambda now, rows: [ScheduleChange(rows["nightly"].state._replace(last=1))]
-    )
+    for number in (1, 2, 5):
+        jobs = [EnqueueRow("mail", "1")] * number
+        assert runner.change_schedules(["n"], lambda now, rows, jobs=jobs: [ScheduleChange(rows["n"].state, jobs)])[0]
     runner.leave()
     runner.close()
 
@@ -149,6 +149,7 @@ def lacked_by_operator(factory):
     return [
         f'grant insert, update on "{factory.schema}".reports to operator',
         f'grant insert, update, delete on "{factory.schema}".supervisors to operator',
+        f'grant execute on function "{factory.schema}".put to operator',
     ]
 
 
@@ -170,7 +171,7 @@ def test_the_grants_that_are_named_are_enough_for_a_supervisor(factory, store, o
     factory.sql("grant usage on schema {s} to runner; grant select on {s}.test_clock to runner")
     with closing(of(RUNNER)) as runner:
         grants = runner.missing_rights()
-    assert len(grants) == 10
+    assert len(grants) == 11
     factory.sql("; ".join(grants))
     test_a_runner_does_all_that_a_supervisor_does(factory, store, of)
 

@@ -14,9 +14,10 @@ OF_SUPERVISORS = {
     "queues": ("select",),
     "schedules": ("select", "insert", "update"),
     "extras": ("select",),
+    "key_holders": ("select",),
 }
 """The rights by table."""
-FUNCTIONS = ("clock()", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()")
+FUNCTIONS = ("clock()", "put(json)", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()")
 MISSING = """
   select it.key, string_agg(its.need, ', ' order by its.place), quote_ident(current_user)
   from json_each($1::json) as it,
