@@ -1,17 +1,21 @@
-"""The names that plugin authors write handlers with: @handler, Retry, Reject."""
+"""The names that plugin authors write handlers with: @handler, Retry, Reject, Snooze."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar, overload
 
 from supervisor.text.names import did_you_mean_or_all
+from supervisor.text.units import format_duration, parse_duration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MARK = "__supervisor_handler__"
+MAX_SNOOZES = 1000
+"""So often may a job snooze that has no other limit."""
 
 
 class Retry(Exception):
@@ -27,6 +31,25 @@ class Retry(Exception):
 
 class Reject(Exception):
     """Raised by a handler if no attempt can succeed: the job becomes a dead letter at once, whatever retries are left."""
+
+
+class Snooze(Exception):
+    """Raised by a handler to run again after `delay`, without a failure: no retry is counted.
+
+    `delay` is seconds or a duration such as "30s". A job may snooze `max_snoozes` times, and never past `until`, an aware datetime.
+    Without either of them it may 1000 times. A snooze past its limit is a failed attempt, as if the handler had raised any other
+    exception. Raises ValueError or TypeError if an argument is wrong.
+    """
+
+    def __init__(self, delay: float | str, *, max_snoozes: int | None = None, until: datetime | None = None) -> None:
+        self.delay = parse_duration(delay)
+        if max_snoozes is not None and (type(max_snoozes) is not int or not 0 <= max_snoozes < 1 << 31):
+            raise ValueError(f"max_snoozes: expected a whole number from 0 to 2**31 - 1, got {max_snoozes!r}")
+        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
+            raise TypeError(f"until: expected a datetime with a time zone, got {until!r}")
+        self.max_snoozes = MAX_SNOOZES if max_snoozes is None and until is None else max_snoozes
+        self.until = until
+        super().__init__(f"for {format_duration(self.delay)}")
 
 
 class JobTimeout(BaseException):

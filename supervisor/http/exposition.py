@@ -30,6 +30,7 @@ _PARTITION = ("topic", "partition")
 METRICS = {
     "supervisor_jobs_total": Described(_COUNTER, ("state",), "Jobs that ended in this supervisor."),
     "supervisor_retries_total": Described(_COUNTER, (), "Failed attempts after which the job is retried."),
+    "supervisor_snoozes_total": Described(_COUNTER, (), "Attempts whose handler has snoozed."),
     "supervisor_retry_exhausted_total": Described(_COUNTER, (), "Jobs that failed because no retry was left."),
     "supervisor_retry_latency_seconds": Described(_HISTOGRAM, (), "The backoff of each retry."),
     "supervisor_retry_wait_seconds": Described(_HISTOGRAM, (), "Time from the due time of a retry to its claim."),

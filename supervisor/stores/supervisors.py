@@ -25,6 +25,7 @@ ABOUT: Mapping[str, Any] = {
     "runs_alone": None,  # the id of the suspect beside which no other job may start now
 }
 """The facts that a supervisor announces of itself, with the value of each until then."""
+NEW_ID = "%s: the row of this supervisor was gone, so it has joined again under a new id: was a backup restored?"
 
 
 class SupervisorRow(NamedTuple):

@@ -48,7 +48,7 @@ class TransferredDeadLetter(NamedTuple):
 
 class TransferredJob(NamedTuple):
     """A job with all that a store keeps of it, coded as in rows: see `codes`. The texts are as stored. `attempts` are
-    (at, record), oldest first; `report` is (progress, its time, log)."""
+    (at, record), oldest first; `report` is (progress, its time, log); `snoozes` is (how often, until when the last time)."""
 
     id: int
     age: int
@@ -72,6 +72,7 @@ class TransferredJob(NamedTuple):
     attempts: Sequence[tuple[int, str]] = ()
     dead_letter: TransferredDeadLetter | None = None
     report: tuple[str | None, int | None, str | None] = (None, None, None)
+    snoozes: tuple[int, int] | None = None
 
 
 class TransferRecord(NamedTuple):
@@ -305,13 +306,15 @@ def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool
 
 
 def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]] = ()) -> TransferredJob:
-    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter and by its report."""
-    *job, state, due_at, tries, owed, accepted, progress, progress_at, log = row
+    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter, by its report and its snoozes."""
+    *job, state, due_at, tries, owed, accepted, progress, progress_at, log, n, until = row
     dead_letter = None
     if state is not None:  # lists that another program may have written, in a form that every store takes
         sinks = [sinks_text(sinks_of(text)) for text in (owed, accepted)]
         dead_letter = TransferredDeadLetter(state, due_at, tries, *sinks)
-    return TransferredJob._make([*job, attempts, dead_letter, (progress, progress_at, log)])
+    return TransferredJob._make(
+        [*job, attempts, dead_letter, (progress, progress_at, log), None if n is None else (n, until)]
+    )
 
 
 def counts_of(jobs: Iterable[TransferredJob]) -> Counter[tuple[int, str, int]]:

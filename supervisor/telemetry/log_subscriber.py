@@ -249,7 +249,8 @@ def _log_outcome(outcome: Outcome, how: str = "") -> None:
         _log_job(lease, logging.DEBUG, "%sattempt %d succeeded%s", how, lease.attempt, took)
     else:
         # Every drain, every long job and every unknown handler releases many jobs.
-        _log_job(lease, logging.INFO if how else logging.DEBUG, "%sreleased, no retry counted%s", how, _again(outcome))
+        what = "snoozed" if kind is Kind.SNOOZED else "released, no retry counted"
+        _log_job(lease, logging.INFO if how else logging.DEBUG, "%s%s%s", how, what, _again(outcome))
 
 
 def _log_failure(outcome: Outcome, failure: Failure, how: str) -> None:

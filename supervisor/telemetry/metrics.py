@@ -116,7 +116,7 @@ class Metrics:
             events.Dropped: self._dropped,
         }
         self._jobs = dict.fromkeys((JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED), 0)
-        self._retries = self._exhausted = self._recovered = self._stale = 0
+        self._retries = self._snoozes = self._exhausted = self._recovered = self._stale = 0
         self._retries_ended = self._retries_succeeded = 0
         self._killed: Counter[str] = Counter()
         self._published: Counter[str] = Counter()
@@ -146,6 +146,7 @@ class Metrics:
         values: dict[str, Any] = {
             "jobs_total": {state.value: count for state, count in self._jobs.items()},
             "retries_total": self._retries,
+            "snoozes_total": self._snoozes,
             "retry_exhausted_total": self._exhausted,
             "retry_latency_seconds": self._backoffs.snapshot(),
             "retry_wait_seconds": self._retry_waits.snapshot(),
@@ -208,6 +209,9 @@ class Metrics:
             return
         if outcome.took is not None:
             self._run_times[outcome.lease.handler].observe(outcome.took)
+        if outcome.kind is Kind.SNOOZED:
+            self._snoozes += 1
+            return
         if outcome.lease.retries:
             self._retries_ended += 1
         if outcome.state is JobState.FAILED:

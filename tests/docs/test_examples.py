@@ -21,7 +21,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from supervisor import Client, Handler, InvalidPayload, Job, Reject, Retry, events
+from supervisor import Client, Handler, InvalidPayload, Job, Reject, Retry, Snooze, events
 from supervisor.cli.init import PLUGIN
 from supervisor.config.loading import load
 from supervisor.config.schedules import of_handler
@@ -188,6 +188,15 @@ def _measure(plugin: Loaded) -> None:
             plugin.call("measure", payload, attempt)
 
 
+def _download(plugin: Loaded) -> None:
+    for payload, most in (({"export": "a"}, 20), ({"export": "a", "ends": "2030-01-01T00:00:00Z"}, None)):
+        with pytest.raises(Snooze) as snoozed:
+            plugin.call("download", payload)
+        assert snoozed.value.max_snoozes == most
+    plugin.names["READY"].add("a")
+    assert plugin.call("download", {"export": "a"}) == "a.csv"
+
+
 def _pager(plugin: Loaded) -> None:
     sent: list[Any] = []
 
@@ -325,6 +334,7 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "guides/kafka.md:plugins/orders.py": _handle_order,
     "guides/retries.md:plugins/weather.py": _measure,
     "guides/schedules.md:plugins/daily.py": _daily,
+    "guides/retries.md:plugins/exports.py": _download,
     "guides/dead-letters.md:plugins/pager.py": _pager,
     "guides/plugins.md:plugins/timing.py": _timing,
     "guides/plugins.md:plugins/gently.py": _gently,

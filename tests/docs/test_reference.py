@@ -278,12 +278,18 @@ SIGNATURES = {
     "enqueue_many": supervisor.Client.enqueue_many,
     "job": supervisor.Client.job,
     "cancel": supervisor.Client.cancel,
+    "cancel_jobs": supervisor.Client.cancel_jobs,
+    "retry_jobs": supervisor.Client.retry_jobs,
+    "delete_jobs": supervisor.Client.delete_jobs,
+    "redrive_dead_letters": supervisor.Client.redrive_dead_letters,
+    "purge_dead_letters": supervisor.Client.purge_dead_letters,
     "result": supervisor.Client.result,
     "results": supervisor.Client.results,
     "close": supervisor.Client.close,
     "AsyncClient": supervisor.AsyncClient,
     "NewJob": supervisor.NewJob,
     "NotAccepted": supervisor.NotAccepted,
+    "Snooze": supervisor.Snooze,
 }
 
 

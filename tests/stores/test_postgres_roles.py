@@ -13,11 +13,13 @@ from supervisor.client.client import Client
 from supervisor.config.settings import RetentionSettings, Settings, StoreSettings
 from supervisor.errors import RowRefused, StoreBroken
 from supervisor.jobs import Progress
+from supervisor.stores.extras import Extras
 from supervisor.stores.job_reports import JobReport, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow, Presence
 from supervisor.stores.schedules import ScheduleChange
+from supervisor.stores.search import JobFilter
 from tests.docs.pages import page
 from tests.stores.factories import ON_POSTGRESQL, again, dead, make_dead, put, state_of, success, take
 from tests.stores.pooler import Pooler
@@ -111,6 +113,9 @@ def test_an_operator_reads_and_changes_jobs_and_does_not_run_them(store, of):
     assert [*operator.retry(ids[:1]).changed] == ids[:1]
     assert [*operator.delete(ids[1:2]).changed] == ids[1:2]
     assert [*operator.redrive([1], True).changed] == [1]
+    assert [*operator.move(ids[2:3], "other").changed] == ids[2:3]
+    tagged = store.enqueue([EnqueueRow("f", "null", extras=Extras(tags=("eu",)))])
+    assert operator.find_jobs(JobFilter(tag="eu")).ids == tagged
     assert operator.purge(True).changed
     operator.change_schedules(["nightly"], lambda now, rows: [ScheduleChange(rows["nightly"].state)], wait=True)
     assert [row.state.name for row in operator.schedules()] == ["nightly"]

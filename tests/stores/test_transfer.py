@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.errors import StoreError, StoreUnavailable
-from supervisor.jobs import Backoff, JobState, Progress
+from supervisor.jobs import Backoff, JobState, Kind, Outcome, Progress
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores import transfer
 from supervisor.stores.job_reports import JobReport, log_text, progress_text
@@ -99,6 +99,9 @@ def filled(factories, source):
     put(source, "options", max_retries=7, timeout=1.5, backoff=Backoff(1.0, 4.0, 60.0, "none"), queue="post")
     put(source, "urgent", priority=100)
     put(source, "later", delay=60.0, priority=-5)
+    put(source, "snoozed", queue="snoozed")
+    (lease,) = take(source, queue="snoozed")
+    source.settle([Outcome(lease, Kind.SNOOZED, state=JobState.SCHEDULED, delay=60.0)])
     source.pause("post", True)
     factories[0].clock.step(10)
     promote(source, 10)

@@ -29,9 +29,11 @@ from supervisor.stores.postgres.schema import (
     QUEUE_CHANGED,
     REPORTS,
     SCHEMA,
+    SNOOZES,
     VERSION,
     VERSION_FOR_ALL,
 )
+from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.sinks import sinks_of, sinks_text
 
 # What no row of this version may hold was put in by another program.
@@ -48,6 +50,8 @@ FROM_VERSION_2 = (
     f"alter table {{s}}.jobs add constraint claimable {CLAIMABLE_JOB}",
     BLOCKED_JOBS,
     EXTRAS,
+    *TAGS,
+    SNOOZES,
     *KEY_TABLES,
     *KEY_FUNCTIONS,
     *LINK_FUNCTIONS,

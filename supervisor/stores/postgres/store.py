@@ -70,11 +70,8 @@ class PostgresStore:
         queries, dead_letters, commands, transfer = parts.queries, parts.dead_letters, parts.commands, parts.transfer
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
         self.enqueue, self.notify, self.paused = parts.enqueues.enqueue, notifier.notify, claims.paused
-        self.make_due, self.keep_reports, self.newly_ready = (
-            claims.make_due,
-            settles.keep_reports,
-            parts.links.newly_ready,
-        )
+        self.make_due, self.keep_reports, self.snoozes = claims.make_due, settles.keep_reports, settles.snoozes
+        self.newly_ready = parts.links.newly_ready
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = parts.recovery.watch_owners, parts.recovery.expired_leases
         self.notification_fd, self.clear_notifications, self.sinks = notifier.fd, notifier.clear, queries.sinks
@@ -85,6 +82,7 @@ class PostgresStore:
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.get_many, self.ended, self.find_jobs = queries.get_many, queries.ended, queries.find_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
+        self.move = commands.move
         self.delete, self.purge, self.failures = commands.delete, commands.purge, queries.failures
         self.drop_sink, self.oldest_ready = commands.drop_sink, Oldest(connection).oldest_ready
         self.prune, self.pause, self.repair = commands.prune, commands.pause, parts.repair.repair

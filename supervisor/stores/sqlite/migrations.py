@@ -28,6 +28,7 @@ from supervisor.stores.sqlite.schema import (
     QUEUE_CHANGED,
     REPORTS,
     SCHEMA,
+    SNOOZES,
     UPDATED_BY_SQL,
     VERSION,
     between,
@@ -36,6 +37,7 @@ from supervisor.stores.sqlite.schema import (
     is_list,
     texts_are_long,
 )
+from supervisor.stores.sqlite.tags import TAGS
 from supervisor.stores.sqlite.write_lock import FileLock
 from supervisor.stores.transfer import closed_message
 
@@ -81,7 +83,9 @@ CLOSED_FROM_VERSION_1 = (
 
 FROM_VERSION_2 = (
     SCHEDULES,
+    SNOOZES,
     EXTRAS,
+    *TAGS,
     *KEY_TABLES,
     BLOCKED_JOBS,
     "drop trigger if exists inserted_by_sql",

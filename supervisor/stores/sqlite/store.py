@@ -74,12 +74,14 @@ class SqliteStore:
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.newly_ready, self.keep_reports = parts.links.newly_ready, settles.keep_reports
+        self.snoozes = settles.snoozes
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.stats = dead_letters.mark_accepted, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.get_many, self.ended = queries.get_many, queries.ended
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
+        self.move = commands.move
         self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
         self.pause, self.drop_sink = commands.pause, commands.drop_sink
         self.repair, self.schedules = Repair(connection, parts.links).repair, parts.schedules.schedules

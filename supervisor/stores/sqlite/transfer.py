@@ -50,11 +50,11 @@ EXPORTED = Select(
     f"""jobs.id, age, jobs.token, handler, queue, {PAYLOAD}, {HEADERS}, priority,
       jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
       cast(result as text), dead_letters.state, dead_letters.due_at, tries, owed, accepted,
-      cast(progress as text), progress_at, cast(log as text)""",
+      cast(progress as text), progress_at, cast(log as text), snoozes.n, snoozes.until""",
     f"""from json_each(?) as it cross join jobs on jobs.id = it.value
       left join policies on policies.id = jobs.policy
       left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}
-      left join reports on reports.job_id = jobs.id""",
+      left join reports on reports.job_id = jobs.id left join snoozes on snoozes.job_id = jobs.id""",
 )
 COUNTED = Select("state, n", "from (select state, sum(n) as n from counts group by state)")
 
@@ -65,6 +65,7 @@ IMPORT_JOBS = """
     :due_at, :created_at, :started_at, :finished_at, :policy, :options, :result)"""
 IMPORT_ATTEMPTS = "insert into attempts(job_id, record) values (?, ?)"
 IMPORT_REPORTS = "insert into reports(job_id, progress, progress_at, log) values (?, ?, ?, ?)"
+IMPORT_SNOOZES = "insert into snoozes(job_id, n, until) values (?, ?, ?)"
 IMPORT_DEAD_LETTERS = "insert into dead_letters(job_id, state, due_at, tries, owed, accepted) values (?, ?, ?, ?, ?, ?)"
 RAISE_LAST_ID = "update sqlite_sequence set seq = max(seq, ?) where name = 'jobs'"
 
@@ -166,6 +167,7 @@ class Transfer:
             IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None]
         )
         self._connection.run_many(IMPORT_REPORTS, [(job.id, *job.report) for job in jobs if any(job.report)])
+        self._connection.run_many(IMPORT_SNOOZES, [(job.id, *job.snoozes) for job in jobs if job.snoozes is not None])
         for (state, queue, tier), n in counts_of(jobs).items():
             self._connection.counts.add(state, queue, tier, n)
 

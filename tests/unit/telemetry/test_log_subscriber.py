@@ -148,6 +148,10 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "DEBUG job=42 handler=thumb released, no retry counted; again in 30.00s",
         ),
         (
+            events.JobsSettled([Outcome(lease(), Kind.SNOOZED, state=JobState.SCHEDULED, delay=30.0)]),
+            "DEBUG job=42 handler=thumb snoozed; again in 30.00s",
+        ),
+        (
             events.LeasesRecovered([Outcome(lease(), Kind.RELEASED, state=JobState.READY)]),
             "INFO job=42 handler=thumb recovered: released, no retry counted",
         ),
