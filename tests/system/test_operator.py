@@ -40,8 +40,19 @@ JOB_KEYS = {"id", "handler", "payload", "queue", "priority", "state", "attempt",
 } | {
     "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter", "missing_sinks"}  | {"expired_count", "lease", "waiting_because", "progress", "log",
 }  # fmt: skip
+JOB_KEYS |= {"unique", "key", "group", "after", "tags", "expires_at", "key_held_by"}
 LEASES = {"in_flight", "lease_until"}
-QUEUE_KEYS = {"queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "paused", "processing"}
+QUEUE_KEYS = {
+    "queue",
+    "queue_size",
+    "retry_queue_size",
+    "blocked",
+    "scheduled",
+    "in_flight",
+    "failed",
+    "paused",
+    "processing",
+}
 
 
 def serve(command: Command, config: str = "workers: {count: 2}\n") -> Running:
