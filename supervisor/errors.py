@@ -69,6 +69,19 @@ class RowsLocked(StoreError):
         self.ids = ids
 
 
+class JobExists(StoreError):
+    """Nothing was enqueued: another job has the unique key, and `on_conflict` is "reject". `id` is that job; it is None if an earlier
+    row of the same batch has the key."""
+
+    def __init__(self, key: str, id: int | None) -> None:
+        super().__init__(key, id)
+        self.key, self.id = key, id
+
+    def __str__(self) -> str:
+        who = "an earlier job of this batch" if self.id is None else f"job {self.id}"
+        return f"{who} has the unique key {self.key!r}: nothing was enqueued"
+
+
 class InvalidJob(ValueError):
     """A job that can't be enqueued; the message names the key and what was expected."""
 

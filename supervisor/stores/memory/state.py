@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
@@ -65,6 +65,8 @@ class JobRecord:
     progress_at: int | None = None
     log: str | None = None
     holds_key: bool = False
+    replaced_at: int | None = None
+    may_expire: bool = True
 
     @property
     def dead_letter_state(self) -> str | None:
@@ -77,7 +79,8 @@ class JobRecord:
     @property
     def expires_at(self) -> int | None:
         extras = self.row.extras
-        return None if extras is None or extras.expires is None else self.created_at + extras.expires
+        since = self.created_at if self.replaced_at is None else self.replaced_at
+        return None if extras is None or extras.expires is None else since + extras.expires
 
     @property
     def missing_sinks(self) -> list[str]:
@@ -128,8 +131,19 @@ Entry = tuple[int, int, int]
 """A ready job in its heap: its priority negated, its age and its id."""
 ID = 2
 ADDED, REMOVED = object(), object()
-Before = tuple[JobRecord, Any]
-"""A job that was changed, and the fields that were set with their values before; or that it was ADDED, or REMOVED."""
+
+
+class UniqueHold(NamedTuple):
+    """The job that has a unique key, and for how long: see `stores.unique.hold_of`."""
+
+    job_id: int
+    below: int
+    until: int | None
+
+
+Before = tuple[JobRecord | str, Any]
+"""A job that was changed, and the fields that were set with their values before; or that it was ADDED, or REMOVED. Or a unique key,
+and who had it before."""
 
 
 class MemoryState:
@@ -149,8 +163,11 @@ class MemoryState:
         self._offered: dict[tuple[str, int], list[Entry]] = {}
         """The jobs that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
         self._scheduled: list[tuple[int, int]] = []
+        self._expiring: list[tuple[int, int]] = []
         self.lines: dict[str, Line] = {}
         """By key."""
+        self.unique: dict[str, UniqueHold] = {}
+        """By unique key. It is changed by `set_unique`."""
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
@@ -175,7 +192,8 @@ class MemoryState:
                 if self._failed:
                     raise StoreError("a write inside this transaction failed, so none of it is kept")
             except BaseException:
-                self._undo(self._before)
+                before, self._before = self._before, None
+                self._undo(before)
                 self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
@@ -185,6 +203,10 @@ class MemoryState:
     def now(self) -> int:
         """Microseconds since the epoch."""
         return microseconds(self.clock())
+
+    @property
+    def last_age(self) -> int:
+        return self._sequence
 
     def next_age(self) -> int:
         """Return the next id, which is also an age behind all jobs that wait."""
@@ -196,6 +218,15 @@ class MemoryState:
             self._before.append((job, ADDED))
         self.jobs[job.id] = job
         self._file(job)
+        self.file_expiry(job)
+
+    def set_unique(self, key: str, hold: UniqueHold | None) -> None:
+        if self._before is not None:
+            self._before.append((key, self.unique.get(key)))
+        if hold is None:
+            self.unique.pop(key, None)
+        else:
+            self.unique[key] = hold
 
     def change(self, job: JobRecord, **changes: Any) -> None:
         self.change_to(job, changes)
@@ -271,20 +302,23 @@ class MemoryState:
         if heap is None:
             return []
         for entry in self._offered.pop((queue, tier), ()):
-            if self._is_ready(entry, tier):
+            if self._is_ready(entry, queue, tier):
                 heappush(heap, entry)
         entries: dict[int, Entry] = {}
         while heap and len(entries) < limit:
             entry = heappop(heap)
-            if self._is_ready(entry, tier):
+            if self._is_ready(entry, queue, tier):
                 entries[entry[ID]] = entry
         self._offered[queue, tier] = list(entries.values())
         return [self.jobs[id] for id in entries]
 
-    def _is_ready(self, entry: Entry, tier: int) -> bool:
-        _, age, id = entry
+    def _is_ready(self, entry: Entry, queue: str, tier: int) -> bool:
+        priority, age, id = entry
         job = self.jobs.get(id)
-        return job is not None and job.state is JobState.READY and job.age == age and job.tier == tier
+        return (
+            job is not None and job.state is JobState.READY and job.age == age and job.tier == tier
+            and job.row.priority == -priority and job.row.queue == queue
+        )  # fmt: skip
 
     def next_scheduled(self) -> JobRecord | None:
         while self._scheduled:
@@ -294,6 +328,20 @@ class MemoryState:
                 return job
             heappop(self._scheduled)
         return None
+
+    def next_expiry(self) -> JobRecord | None:
+        """Return the job that is the next to expire, or to be asked whether it still does."""
+        while self._expiring:
+            expires_at, id = self._expiring[0]
+            job = self.jobs.get(id)
+            if job is not None and job.may_expire and job.expires_at == expires_at:
+                return job
+            heappop(self._expiring)
+        return None
+
+    def file_expiry(self, job: JobRecord) -> None:
+        if job.may_expire and (expires_at := job.expires_at) is not None:
+            heappush(self._expiring, (expires_at, job.id))
 
     def forget_owners(self) -> None:
         """Remove owners that have left and hold no lease."""
@@ -329,7 +377,9 @@ class MemoryState:
     def _undo(self, before: Sequence[Before]) -> None:
         jobs = self.jobs
         for job, fields in reversed(before):
-            if fields is ADDED:
+            if isinstance(job, str):
+                self.set_unique(job, fields)
+            elif fields is ADDED:
                 del jobs[job.id]
             elif fields is REMOVED:
                 jobs[job.id] = job
@@ -346,9 +396,12 @@ class MemoryState:
             self._file_all()
 
     def _file_all(self) -> None:
-        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines):
+        for index in (
+            self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self._expiring
+        ):  # fmt: skip
             index.clear()
         for job in self.jobs.values():
             self._file(job)
+            self.file_expiry(job)
             if job.holds_key and (key := job.key) is not None:
                 self.lines.setdefault(key, Line()).holder = job.id

@@ -121,12 +121,15 @@ INSERT_JOBS = f"""
         insert into {{s}}.extras(job_id, key, expires_at, text)
         select it.id, it.extras ->> 'key', it.now + (it.extras ->> 'expires')::bigint, it.extras::text
         from it where it.extras is not null),
+      expiring as (
+        insert into {{s}}.expiries(expires_at, job_id)
+        select it.now + (it.extras ->> 'expires')::bigint, it.id from it where it.extras ->> 'expires' is not null),
       counted as (
         insert into {{s}}.counts(state, queue, tier, n)
         select put.state, put.queue, 0, count(*) from put group by put.state, put.queue)
     select coalesce(array_agg(put.id order by put.id), '{{}}'), array_agg(put.id) filter (where put.linked and put.state = {READY})
     from put"""
-_PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
+_PUT_NEW = f"""create or replace function {{s}}.put_new(jobs json) returns bigint[] language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
     ids bigint[];
@@ -138,6 +141,15 @@ _PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] lang
     end if;
     {NOTIFY_UNLESS_OFF}
     return ids;
+  end {BODY}"""
+# The text may also be in a payload.
+_PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as {BODY}
+  begin
+    if position('"unique"' in jobs::text) > 0 then
+      return {{s}}.put_unique(jobs);
+    end if;
+    return {{s}}.put_new(jobs);
   end {BODY}"""
 
 _ENQUEUE = f"""create or replace function {{s}}.enqueue(handler text, payload json default 'null', queue text default 'default',
@@ -180,8 +192,9 @@ FUNCTIONS = (
     _CHECKED_NAME,
     _CHECKED_JSON,
     _CHECKED_SECONDS,
+    _PUT_NEW,
     _PUT,
     _ENQUEUE,
     """revoke execute on function {s}.checked_name(text, text), {s}.checked_json(text, json), {s}.checked_seconds(text, interval),
-      {s}.put(json), {s}.enqueue(text, json, text, bigint, interval, timestamptz, int, interval, json) from public""",
+      {s}.put_new(json), {s}.put(json), {s}.enqueue(text, json, text, bigint, interval, timestamptz, int, interval, json) from public""",
 )

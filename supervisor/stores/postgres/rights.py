@@ -13,6 +13,8 @@ OF_SUPERVISORS = {
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
     "extras": ("select",),
+    "unique_jobs": ("select", "insert", "update", "delete"),
+    "expiries": ("select", "update", "delete"),
 }
 """The rights by table."""
 FUNCTIONS = ("clock()", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()")
