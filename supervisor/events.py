@@ -7,7 +7,7 @@ from shlex import quote
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from supervisor.jobs import Lease, Outcome
+from supervisor.jobs import ExpiredJob, Lease, Outcome
 from supervisor.text.units import counted
 
 
@@ -222,6 +222,12 @@ class JobCancelled(NamedTuple):
 
     lease: Lease
     pid: int
+
+
+class JobsExpired(NamedTuple):
+    """These jobs were cancelled, since they had not started when their time to do so was over."""
+
+    jobs: Sequence[ExpiredJob]
 
 
 class LeasesRecovered(NamedTuple):

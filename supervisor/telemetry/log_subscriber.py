@@ -282,6 +282,13 @@ def _job_cancelled(event: events.JobCancelled) -> None:
     _log_job(event.lease, logging.INFO, "cancelled; its worker (pid %d) ends the attempt", event.pid, pid=event.pid)
 
 
+def _jobs_expired(event: events.JobsExpired) -> None:
+    for id, handler, queue in event.jobs:
+        _log(
+            logging.INFO, "job=%d handler=%s expired before it started: cancelled", id, handler, job=id, handler=handler, queue=queue
+        )  # fmt: skip
+
+
 def _dead_letters_published(event: events.DeadLettersPublished) -> None:
     for id in event.ids:
         _log(logging.INFO, "job=%d dead letter accepted by sink %s", id, event.sink, job=id, sink=event.sink)
@@ -381,6 +388,7 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.JobsStale: _jobs_stale,
     events.JobsLocked: _jobs_locked,
     events.JobCancelled: _job_cancelled,
+    events.JobsExpired: _jobs_expired,
     events.LeasesRecovered: _leases_recovered,
     events.DeadLettersPublished: _dead_letters_published,
     events.DeadLettersStale: _dead_letters_stale,

@@ -196,7 +196,7 @@ def test_a_replaced_job_has_the_new_due_time(factory, store):
 
 
 def test_a_replaced_job_that_waits_for_a_retry_begins_anew(factory, store):
-    (other,) = make_retries(factory, store, "plain")
+    make_retries(factory, store, "plain")
     first = enqueue(store, payload='"old"')
     take(store)
     (lease,) = store.leases([first])

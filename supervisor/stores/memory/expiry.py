@@ -20,19 +20,19 @@ class Expiries:
         job = self._state.next_expiry()
         return None if job is None or job.expires_at is None else job.expires_at - now
 
-    def sweep(self, now: int, limit: int) -> tuple[list[ExpiredJob], bool]:
+    def sweep(self, now: int, limit: int) -> tuple[tuple[ExpiredJob, ...], bool]:
         """Cancel the jobs that have expired, and forget the expiry of others. Return the jobs, and whether more are past."""
         expired: list[ExpiredJob] = []
         for _ in range(limit):
             job = self._state.next_expiry()
             if job is None or job.expires_at is None or job.expires_at > now:
-                return expired, False
+                return tuple(expired), False
             expires_at = job.expires_at
             self._state.change(job, may_expire=False)
             if job.state in _WAITS and not job.retries and job.started_at is None:
                 self._expire(job, expires_at, now)
                 expired.append(ExpiredJob(job.id, job.row.handler, job.row.queue))
-        return expired, limit > 0
+        return tuple(expired), limit > 0
 
     def _expire(self, job: JobRecord, expires_at: int, now: int) -> None:
         errors = (*job.errors, expired_record(expires_at, now))

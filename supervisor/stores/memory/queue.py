@@ -31,9 +31,8 @@ class Queue:
 
     def _add(self, row: EnqueueRow) -> int:
         extras = row.extras
-        if extras is not None and (key := extras.unique) is not None:
-            if (existing := self._unique.take(row, extras, key)) is not None:
-                return existing
+        if extras is not None and (existing := self._unique.take(row, extras)) is not None:
+            return existing
         now, id = self._state.now(), self._state.next_age()
         due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
         state = JobState.SCHEDULED if due > now else JobState.READY

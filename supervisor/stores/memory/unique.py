@@ -23,8 +23,10 @@ class UniqueKeys:
     def __init__(self, state: MemoryState, links: Links) -> None:
         self._state, self._links = state, links
 
-    def take(self, row: EnqueueRow, extras: Extras, key: str) -> ExistingId | None:
+    def take(self, row: EnqueueRow, extras: Extras) -> ExistingId | None:
         """Give the key to the next job. If another one has it, return that one, which the row may have replaced. Raises JobExists."""
+        if (key := extras.unique) is None:
+            return None
         hold = self._state.unique.get(key)
         if hold is None or not self._holds(hold):
             self._state.set_unique(key, UniqueHold(self._state.last_age + 1, *hold_of(extras, self._state.now())))

@@ -220,7 +220,7 @@ class Claims:
             self._counts.write()
             behind, queues = self._turns.behind, None if served is None else list(served)
             due, expires, rows = self._first_rows(self._connection.rows_alone, behind, queues)
-            new, expired = frozenset[tuple[str, int]](), list[ExpiredJob]()
+            new, expired = frozenset[tuple[str, int]](), tuple[ExpiredJob, ...]()
             if (due is not None and due <= 0) or (expires is not None and expires <= 0):
                 if expires is not None and expires <= 0:
                     expired, more = self._expiries.sweep(limit)

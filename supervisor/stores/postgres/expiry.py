@@ -7,7 +7,7 @@ from collections import Counter
 from supervisor.jobs import ExpiredJob
 from supervisor.stores.codes import CANCELLED, IN_FLIGHT
 from supervisor.stores.expiry import expired_record
-from supervisor.stores.postgres.connection import NOW, Connection, packed
+from supervisor.stores.postgres.connection import NOW, Connection, Row, packed
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.links import Links
 
@@ -48,14 +48,14 @@ class Expiries:
     def __init__(self, connection: Connection, counts: Counts, links: Links) -> None:
         self._connection, self._counts, self._links = connection, counts, links
 
-    def sweep(self, limit: int) -> tuple[list[ExpiredJob], bool]:
+    def sweep(self, limit: int) -> tuple[tuple[ExpiredJob, ...], bool]:
         """Cancel the jobs that have expired, and forget the expiry of others. Return the jobs, and whether more are past."""
         rows = self._connection.rows(SWEEP, limit)
         past = rows[0][-1]
         rows = [row for row in rows if row[0] is not None]
         if rows:
             self._record(rows)
-        return [ExpiredJob(id, handler, queue) for id, handler, queue, *_ in rows], bool(rows) and past == limit
+        return tuple(ExpiredJob(*row[:3]) for row in rows), bool(rows) and past == limit
 
     def _record(self, rows: list[Row]) -> None:
         for (queue, tier, state), n in Counter(row[2:5] for row in rows).items():

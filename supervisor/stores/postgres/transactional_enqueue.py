@@ -97,7 +97,9 @@ class TransactionalEnqueue:
             self._check_store(caller)
             self._known.add(caller.driver)
         parts = split_batch(rows, self._characters)
-        batches = [(part, _in_ascii(packed([values_of(row) for row in part]))) for part in parts]
+        batches: list[tuple[Sequence[EnqueueRow], str]] = [
+            (part, _in_ascii(packed([values_of(row) for row in part]))) for part in parts
+        ]
         if len(batches) > 1 and not _in_transaction(caller.driver):
             raise StoreError(
                 f"connection: more than {self._characters / 10**6:g} MB of jobs at once, on a connection in autocommit: "

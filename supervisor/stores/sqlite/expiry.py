@@ -44,11 +44,11 @@ class Expiries:
         """Forget the expiry of a job, before its extras change."""
         self._connection.run(FORGET, id)
 
-    def sweep(self, now: int, limit: int) -> tuple[list[ExpiredJob], bool]:
+    def sweep(self, now: int, limit: int) -> tuple[tuple[ExpiredJob, ...], bool]:
         """Cancel the jobs that have expired, and forget the expiry of others. Return the jobs, and whether more are past."""
         past = self._connection.rows(PAST, now, limit)
         if not past:
-            return [], False
+            return (), False
         rows = self._connection.rows(UNSTARTED, packed(past))
         self._connection.run(FORGET_UNTIL, *past[-1])
         ids = [id for id, *_ in rows]
@@ -61,4 +61,4 @@ class Expiries:
             self._connection.counts.add(state, queue, tier, -1)
             self._connection.counts.add(CANCELLED, queue, tier)
         self._links.ended(ids)
-        return [ExpiredJob(id, handler, queue) for id, handler, queue, *_ in rows], len(past) == limit
+        return tuple(ExpiredJob(*row[:3]) for row in rows), len(past) == limit

@@ -234,7 +234,7 @@ class Queue:
             self._connection.counts.write(READY)
             behind, only = self._turns.behind, None if served is None else packed(list(served))
             rows, due, expires = self._connection.json(LOOK, behind, ROWS_OF_A_LOOK, only)
-            now, new, expired = self._connection.now(), frozenset[tuple[str, int]](), list[ExpiredJob]()
+            now, new, expired = self._connection.now(), frozenset[tuple[str, int]](), tuple[ExpiredJob, ...]()
             if (due is not None and due <= now) or (expires is not None and expires <= now):
                 expired, more = self._expiries.sweep(now, limit)
                 if more:
