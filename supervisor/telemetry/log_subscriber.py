@@ -11,6 +11,7 @@ import orjson
 
 from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
+from supervisor.telemetry.dead_letter_lines import DeadLetterLines
 from supervisor.telemetry.group_lines import GroupLines
 from supervisor.telemetry.log_handler import LOGGER, job_fields, named
 from supervisor.telemetry.store_calls import StoreCalls
@@ -41,6 +42,7 @@ class LogSubscriber:
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             **_WRITERS,
             **GroupLines(_log, clock).writers,
+            **DeadLetterLines(_log).writers,
             events.HookFailed: self._hook_failed,
             events.HookWarning: self._hook_warning,
             events.ForkserverExited: self._forkserver_exited,
@@ -289,21 +291,6 @@ def _jobs_expired(event: events.JobsExpired) -> None:
         )  # fmt: skip
 
 
-def _dead_letters_published(event: events.DeadLettersPublished) -> None:
-    for id in event.ids:
-        _log(logging.INFO, "job=%d dead letter accepted by sink %s", id, event.sink, job=id, sink=event.sink)
-
-
-def _dead_letters_stale(event: events.DeadLettersStale) -> None:
-    line = "job=%d dead letter for sink %s: stale %s, nothing changed"
-    for id in event.ids:
-        _log(logging.WARNING, line, id, event.sink, event.what, job=id, sink=event.sink)
-
-
-def _sink_warning(event: events.SinkMissing | events.SinkCutOff) -> None:
-    _log(logging.WARNING, "%s", event.text, sink=event.sink)
-
-
 def _clock_stepped(event: events.ClockStepped) -> None:
     where, when = ("forward", "earlier") if event.seconds > 0 else ("back", "later")
     line = "the clock was set %s by %s: delayed jobs and jobs in backoff are due that much %s; running jobs go on"
@@ -390,10 +377,6 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.JobCancelled: _job_cancelled,
     events.JobsExpired: _jobs_expired,
     events.LeasesRecovered: _leases_recovered,
-    events.DeadLettersPublished: _dead_letters_published,
-    events.DeadLettersStale: _dead_letters_stale,
-    events.SinkMissing: _sink_warning,
-    events.SinkCutOff: _sink_warning,
     events.StoreLost: _store_lost,
     events.StoreRepaired: _line(logging.WARNING, REPAIRED),
     events.LoopGap: _line(

@@ -157,7 +157,7 @@ def test_a_replaced_job_expires_at_the_new_time(factory, store):
     assert look(store).expired == ()
     factory.clock.step(1)
     assert [job.id for job in look(store).expired] == [id]
-    assert not store.enqueue([EnqueueRow("mail", "{}", extras=Extras(unique="a"))]) == [id]
+    assert store.enqueue([EnqueueRow("mail", "{}", extras=Extras(unique="a"))]) != [id]
     factory.check()
 
 

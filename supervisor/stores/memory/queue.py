@@ -30,10 +30,9 @@ class Queue:
             return ids
 
     def _add(self, row: EnqueueRow) -> int:
-        extras = row.extras
-        if extras is not None and (existing := self._unique.take(row, extras)) is not None:
+        now, id, extras = self._state.now(), self._state.next_age(), row.extras
+        if extras is not None and (existing := self._unique.take(id, row, extras)) is not None:
             return existing
-        now, id = self._state.now(), self._state.next_age()
         due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
         state = JobState.SCHEDULED if due > now else JobState.READY
         job = JobRecord(id, row, due, now, state, age=id)

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
 from supervisor.stores.codes import LEFT
 from supervisor.stores.extras import extras_text
+from supervisor.stores.memory.unique_holds import UniqueHolds
 from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
 from supervisor.stores.shown import Shown, job_dict
 from supervisor.stores.sinks import Sinks, sinks_text
@@ -125,17 +126,8 @@ ID = 2
 ADDED, REMOVED = object(), object()
 
 
-class UniqueHold(NamedTuple):
-    """The job that has a unique key, and for how long: see `stores.unique.hold_of`."""
-
-    job_id: int
-    below: int
-    until: int | None
-
-
-Before = tuple[JobRecord | str, Any]
-"""A job that was changed, and the fields that were set with their values before; or that it was ADDED, or REMOVED. Or a unique key,
-and who had it before."""
+Before = tuple[JobRecord, Any]
+"""A job that was changed, and the fields that were set with their values before; or that it was ADDED, or REMOVED."""
 
 
 class MemoryState:
@@ -155,11 +147,11 @@ class MemoryState:
         self._offered: dict[tuple[str, int], list[Entry]] = {}
         """The jobs that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
         self._scheduled: list[tuple[int, int]] = []
-        self._expiring: list[tuple[int, int]] = []
+        self.expiring: list[tuple[int, int]] = []
+        """A heap of (when a job expires, its id); it may have expired or ended."""
         self.lines: dict[str, Line] = {}
         """By key."""
-        self.unique: dict[str, UniqueHold] = {}
-        """By unique key. It is changed by `set_unique`."""
+        self.unique = UniqueHolds()
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
@@ -179,13 +171,14 @@ class MemoryState:
                 return
             self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
             made_ready = set(self.made_ready)
+            self.unique.begin()
             try:
                 yield
                 if self._failed:
                     raise StoreError("a write inside this transaction failed, so none of it is kept")
             except BaseException:
-                before, self._before = self._before, None
-                self._undo(before)
+                self._undo(self._before)
+                self.unique.undo()
                 self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
@@ -195,10 +188,6 @@ class MemoryState:
     def now(self) -> int:
         """Microseconds since the epoch."""
         return microseconds(self.clock())
-
-    @property
-    def last_age(self) -> int:
-        return self._sequence
 
     def next_age(self) -> int:
         """Return the next id, which is also an age behind all jobs that wait."""
@@ -210,15 +199,6 @@ class MemoryState:
             self._before.append((job, ADDED))
         self.jobs[job.id] = job
         self._file(job)
-        self.file_expiry(job)
-
-    def set_unique(self, key: str, hold: UniqueHold | None) -> None:
-        if self._before is not None:
-            self._before.append((key, self.unique.get(key)))
-        if hold is None:
-            self.unique.pop(key, None)
-        else:
-            self.unique[key] = hold
 
     def change(self, job: JobRecord, **changes: Any) -> None:
         self.change_to(job, changes)
@@ -327,20 +307,6 @@ class MemoryState:
             heappop(self._scheduled)
         return None
 
-    def next_expiry(self) -> JobRecord | None:
-        """Return the job that is the next to expire, or to be asked whether it still does."""
-        while self._expiring:
-            expires_at, id = self._expiring[0]
-            job = self.jobs.get(id)
-            if job is not None and job.may_expire and job.expires_at == expires_at:
-                return job
-            heappop(self._expiring)
-        return None
-
-    def file_expiry(self, job: JobRecord) -> None:
-        if job.may_expire and (expires_at := job.expires_at) is not None:
-            heappush(self._expiring, (expires_at, job.id))
-
     def forget_owners(self) -> None:
         """Remove owners that have left and hold no lease."""
         holding = {job.owner for job in self.in_flight()}
@@ -352,6 +318,8 @@ class MemoryState:
         """Add the job to the counts, and to the index of its state."""
         state, queue = job.state, job.row.queue
         self.counts[queue, job.tier, state] += 1
+        if job.row.extras is not None and job.may_expire and (expires_at := job.expires_at) is not None:
+            heappush(self.expiring, (expires_at, job.id))
         if state is JobState.IN_FLIGHT:
             self._in_flight.add(job.id)
         elif state is JobState.READY:
@@ -375,9 +343,7 @@ class MemoryState:
     def _undo(self, before: Sequence[Before]) -> None:
         jobs = self.jobs
         for job, fields in reversed(before):
-            if isinstance(job, str):
-                self.set_unique(job, fields)
-            elif fields is ADDED:
+            if fields is ADDED:
                 del jobs[job.id]
             elif fields is REMOVED:
                 jobs[job.id] = job
@@ -395,11 +361,10 @@ class MemoryState:
 
     def _file_all(self) -> None:
         for index in (
-            self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self._expiring
+            self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.expiring
         ):  # fmt: skip
             index.clear()
         for job in self.jobs.values():
             self._file(job)
-            self.file_expiry(job)
             if job.holds_key and (key := job.key) is not None:
                 self.lines.setdefault(key, Line()).holder = job.id

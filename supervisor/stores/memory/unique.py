@@ -10,7 +10,8 @@ from supervisor.jobs import JobState, Tier
 from supervisor.stores.codes import CODES
 from supervisor.stores.extras import ExistingId, Extras
 from supervisor.stores.memory.links import Links
-from supervisor.stores.memory.state import JobRecord, MemoryState, UniqueHold
+from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.unique_holds import UniqueHold
 from supervisor.stores.records import EnqueueRow, microseconds
 from supervisor.stores.unique import held_by, hold_of, replaced_extras
 
@@ -23,20 +24,21 @@ class UniqueKeys:
     def __init__(self, state: MemoryState, links: Links) -> None:
         self._state, self._links = state, links
 
-    def take(self, row: EnqueueRow, extras: Extras) -> ExistingId | None:
-        """Give the key to the next job. If another one has it, return that one, which the row may have replaced. Raises JobExists."""
+    def take(self, id: int, row: EnqueueRow, extras: Extras) -> ExistingId | None:
+        """Give the key to the job that is to have this `id`. If another job has it, return that one, which the row may have replaced.
+        Raises JobExists."""
         if (key := extras.unique) is None:
             return None
         hold = self._state.unique.get(key)
         if hold is None or not self._holds(hold):
-            self._state.set_unique(key, UniqueHold(self._state.last_age + 1, *hold_of(extras, self._state.now())))
+            self._state.unique.set(key, UniqueHold(id, *hold_of(extras, self._state.now())))
             return None
         if extras.on_conflict == "reject":
             raise JobExists(key, hold.job_id)
         job = self._state.jobs.get(hold.job_id)
         if extras.on_conflict == "replace" and job is not None and job.state in _WAITS:
             self._replace(job, row, extras)
-            self._state.set_unique(key, UniqueHold(job.id, *hold_of(extras, self._state.now())))
+            self._state.unique.set(key, UniqueHold(job.id, *hold_of(extras, self._state.now())))
         return ExistingId(hold.job_id)
 
     def retake(self, ids: Iterable[int]) -> dict[int, str]:
@@ -54,7 +56,7 @@ class UniqueKeys:
                 continue
             taken[key] = id
             if not isinstance(extras.unique_while, int):
-                self._state.set_unique(key, UniqueHold(id, *hold_of(extras, self._state.now())))
+                self._state.unique.set(key, UniqueHold(id, *hold_of(extras, self._state.now())))
         return refused
 
     def forget(self, job: JobRecord) -> None:
@@ -63,14 +65,12 @@ class UniqueKeys:
         if extras is not None and extras.unique is not None:
             hold = self._state.unique.get(extras.unique)
             if hold is not None and hold.job_id == job.id and hold.until is None:
-                self._state.set_unique(extras.unique, None)
+                self._state.unique.set(extras.unique, None)
 
     def prune(self, limit: int) -> None:
         """Forget keys whose time is over."""
-        now = self._state.now()
-        past = (key for key, hold in self._state.unique.items() if hold.until is not None and hold.until <= now)
-        for key in list(islice(past, limit)):
-            self._state.set_unique(key, None)
+        for key in list(islice(self._state.unique.past(self._state.now()), limit)):
+            self._state.unique.set(key, None)
 
     def _holds(self, hold: UniqueHold) -> bool:
         if hold.until is not None:
@@ -96,6 +96,5 @@ class UniqueKeys:
             job, row=row, state=state, due_at=due, tier=Tier.FRESH, age=age, retries=0, started_at=None,
             replaced_at=now, may_expire=True,
         )  # fmt: skip
-        self._state.file_expiry(job)
         if state is JobState.READY:
             self._links.due(job)
