@@ -9,7 +9,7 @@ from supervisor.stores.codes import DELIVERED, IN_FLIGHT, LEFT, PENDING, WITHDRA
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.expiry import EXPIRIES
-from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
+from supervisor.stores.postgres.functions import BODY, DROP_OLD_ENQUEUE, FUNCTIONS, MAX_SCHEMA_BYTES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
@@ -56,6 +56,7 @@ FROM_VERSION_2 = (
     *UNIQUE_FUNCTIONS,
     *JOBS_DELETED_FUNCTIONS,
     *FUNCTIONS,
+    DROP_OLD_ENQUEUE,
 )
 
 FROM_VERSION_1 = (
