@@ -13,6 +13,7 @@ from supervisor.client.client import Client
 from supervisor.config.settings import RetentionSettings, Settings, StoreSettings
 from supervisor.errors import RowRefused, StoreBroken
 from supervisor.jobs import Progress
+from supervisor.stores.extras import Extras
 from supervisor.stores.job_reports import JobReport, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
@@ -118,6 +119,7 @@ def test_an_operator_reads_and_changes_jobs_and_does_not_run_them(store, of):
 
 def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     put(store, *["mail"] * 20)
+    store.enqueue([EnqueueRow("mail", "{}", extras=Extras(unique="a", expires=1))])
     runner = of(RUNNER)
     runner.join("one", "host", 1, frozenset({"file"}))
     runner.announce(Presence("running", ttl=30.0))
@@ -132,6 +134,9 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     runner.mark_accepted([letter], "file")
     assert store.get(3)["dead_letter"] == "delivered"
     runner.prune(RetentionSettings(), 100)
+    factory.clock.step(1)
+    (expired,) = runner.look(None, 100).expired
+    assert list(runner.retry([expired.id]).changed) == [expired.id]
     factory.sql("insert into {s}.counts(state, queue, tier, n) values (1, 'default', 0, 5)")
     assert runner.repair()
     assert runner.held() and runner.expired_leases(10) == []
@@ -141,6 +146,7 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
 
 def lacked_by_operator(factory):
     return [
+        f'grant update, delete on "{factory.schema}".expiries to operator',
         f'grant insert, update on "{factory.schema}".reports to operator',
         f'grant insert, update, delete on "{factory.schema}".supervisors to operator',
     ]
@@ -164,7 +170,7 @@ def test_the_grants_that_are_named_are_enough_for_a_supervisor(factory, store, o
     factory.sql("grant usage on schema {s} to runner; grant select on {s}.test_clock to runner")
     with closing(of(RUNNER)) as runner:
         grants = runner.missing_rights()
-    assert len(grants) == 9
+    assert len(grants) == 11
     factory.sql("; ".join(grants))
     test_a_runner_does_all_that_a_supervisor_does(factory, store, of)
 
