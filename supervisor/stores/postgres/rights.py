@@ -13,6 +13,7 @@ OF_SUPERVISORS = {
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
     "extras": ("select",),
+    "key_holders": ("select",),
     "unique_jobs": ("select", "insert", "update", "delete"),
     "expiries": ("select", "update", "delete"),
 }

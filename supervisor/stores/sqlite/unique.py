@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.errors import JobExists
+from supervisor.errors import JobExists, StoreError
 from supervisor.stores.codes import SUCCEEDED
 from supervisor.stores.extras import ExistingId, Extras, extras_of
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.transfer import closed_message
 from supervisor.stores.unique import held_by, hold_of
 
 UNIQUE_TABLES = (
@@ -41,6 +42,12 @@ FORGET_LOST = """
   delete from unique_jobs where until is null and not exists (select 1 from jobs where jobs.id = unique_jobs.job_id)"""
 
 
+def refuse_if_closed(connection: Connection) -> None:
+    """Raise StoreError if the jobs of this store were transferred: no trigger says so if no job is inserted."""
+    if connection.value("select 1 from sqlite_master where name = 'transfer_out'"):
+        raise StoreError(closed_message(connection.value("select target from transfer_out").decode()))
+
+
 class UniqueKeys:
     """All calls are made inside the transaction that changes the jobs."""
 
@@ -52,6 +59,7 @@ class UniqueKeys:
         hold = hold_of(extras, now)
         if self._connection.run(TAKE, extras.unique, id, *hold, now):
             return None
+        refuse_if_closed(self._connection)
         existing = ExistingId(self._connection.value(HOLDER, extras.unique))
         if extras.on_conflict == "reject":
             raise JobExists(extras.unique or "", existing)
