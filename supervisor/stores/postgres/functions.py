@@ -292,8 +292,8 @@ FUNCTIONS = (
       {{s}}.put(json), {{s}}.enqueue({ENQUEUE_TYPES}) from public""",
 )
 
-# The function of an older version has fewer arguments: a call would not say which of both it means. Who may execute that one may
-# execute the new one.
+# The function of an older version has fewer arguments: a call would fit both of them. Roles that may execute that one may execute
+# the new one.
 DROP_OLD_ENQUEUE = f"""
   do {BODY}
     declare

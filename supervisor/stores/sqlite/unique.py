@@ -43,7 +43,7 @@ FORGET_LOST = """
 
 
 def refuse_if_closed(connection: Connection) -> None:
-    """Raise StoreError if the jobs of this store were transferred: no trigger says so if no job is inserted."""
+    """Raise StoreError if the jobs of this store were transferred: its triggers refuse only what inserts or changes a job."""
     if connection.value("select 1 from sqlite_master where name = 'transfer_out'"):
         raise StoreError(closed_message(connection.value("select target from transfer_out").decode()))
 
