@@ -33,60 +33,64 @@ HOLDS = f"""coalesce(unique_jobs.until > {NOW},
   (select state from {{s}}.jobs where jobs.id = unique_jobs.job_id) < unique_jobs.below, false)"""
 LOCK = """
   insert into {s}.unique_jobs(unique_key, job_id, below)
-  select it.key, 0, 0 from unnest(%s::text[]) as it(key) order by it.key collate "C"
+  select it.key, 0, 0 from (select distinct key from unnest(%s::text[]) as it(key) where key is not null) as it
+  order by it.key collate "C"
   on conflict (unique_key) do update set job_id = unique_jobs.job_id"""
 FORGET_NOBODY = "delete from {s}.unique_jobs where unique_key = any(%s::text[]) and job_id = 0"
 _HOLD = f"""
   case when it.during = '{WAITING}' then {IN_FLIGHT} else {SUCCEEDED} end,
   case when it.during ~ '^[0-9]+$' then {NOW} + it.during::bigint end"""
 _JOBS = "json_array_elements(batch) with ordinality as one(job, place)"
-_DURING = "job #>> '{extras,unique_while}'"
 
 # Enqueue these jobs, as `put` does. Of a job with a unique key that another one has the id of that one is returned, negated. If such
 # a job is to be rejected, nothing is enqueued, and 0 is returned, with the id of the other job (0: a row before it) and its place.
-# What `_HOLDERS` finds is by place: the job that has the key, or 0; the first place with the key; the number of new jobs up to it.
-_HOLDERS = f"""
-    select array_agg(holder order by place), array_agg(first order by place), array_agg(number order by place),
-      array_agg(how order by place)
-    from (
-      select *, sum((holder = 0 and first = place)::int) over (order by place) as number
-      from (
-        select place, how, coalesce(job_id, 0) as holder,
-          case when key is null then place else min(place) over (partition by key) end as first
-        from (
-          select place, job #>> '{{extras,unique}}' as key, coalesce(job #>> '{{extras,on_conflict}}', 'skip') as how
-          from {_JOBS}) as it
-        left join {{s}}.unique_jobs on unique_key = key and {HOLDS}) as it) as it
-    into holders, firsts, numbers, hows"""
+# The variables are by place, null for a job without a key: `wanted`, its key; `holders`, the job that has the key, or 0; `firsts`,
+# the first place with the key; `numbers`, the number of new jobs up to this one.
 _PUT_UNIQUE = f"""create function {{s}}.put_unique(batch json) returns bigint[] language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
-    keys constant text[] := array(select distinct job #>> '{{extras,unique}}' from {_JOBS}
-      where job #>> '{{extras,unique}}' is not null);
     ids bigint[];
+    wanted text[];
+    hows text[];
+    durings text[];
     holders bigint[];
     firsts bigint[];
     numbers bigint[];
-    hows text[];
     refused record;
   begin
-    {LOCK.strip() % "keys"};
+    select array_agg(extras ->> 'unique' order by place), array_agg(coalesce(extras ->> 'on_conflict', 'skip') order by place),
+      array_agg(extras ->> 'unique_while' order by place)
+      into wanted, hows, durings
+      from rows from (json_to_recordset(batch) as (extras json)) with ordinality as it(extras, place);
+    {LOCK.strip() % "wanted"};
     perform from {{s}}.jobs where state < {IN_FLIGHT} and id in (
-        select job_id from {{s}}.unique_jobs where unique_key = any(keys) and (below = {IN_FLIGHT} or unique_key in (
-          select job #>> '{{extras,unique}}' from {_JOBS} where job #>> '{{extras,on_conflict}}' = 'replace')))
+        select job_id from {{s}}.unique_jobs where unique_key = any(wanted) and (below = {IN_FLIGHT} or unique_key in (
+          select key from unnest(wanted, hows) as it(key, how) where how = 'replace')))
       order by id for no key update;
-    {_HOLDERS.strip()};
+    select array_agg(holder order by place), array_agg(first order by place), array_agg(number order by place)
+      into holders, firsts, numbers
+      from (
+        select *, sum((holder = 0 and first = place)::int) over (order by place) as number
+        from (
+          select place, coalesce(job_id, 0) as holder,
+            case when key is null then place else min(place) over (partition by key) end as first
+          from unnest(wanted) with ordinality as it(key, place)
+          left join {{s}}.unique_jobs on unique_key = key and {HOLDS}) as it) as it;
     select place, holder into refused from unnest(holders, firsts, hows) with ordinality as it(holder, first, how, place)
       where how = 'reject' and (holder > 0 or first < place) order by place limit 1;
     if found then
-      {FORGET_NOBODY % "keys"};
+      {FORGET_NOBODY % "wanted"};
       return array[0, refused.holder, refused.place];
     end if;
-    ids := {{s}}.put_new((
-      select json_agg(job order by place) from {_JOBS} where holders[place] = 0 and firsts[place] = place));
-    update {{s}}.unique_jobs set job_id = ids[numbers[it.place]], (below, until) = (select {_HOLD})
-      from (select place, job #>> '{{extras,unique}}' as key, {_DURING} as during from {_JOBS}) as it
-      where unique_key = it.key and holders[it.place] = 0 and firsts[it.place] = it.place;
+    if numbers[cardinality(numbers)] < cardinality(numbers) then
+      ids := {{s}}.put_new((
+        select json_agg(job order by place) from {_JOBS} where holders[place] = 0 and firsts[place] = place));
+    else
+      ids := {{s}}.put_new(batch);
+    end if;
+    update {{s}}.unique_jobs set job_id = ids[it.number], (below, until) = (select {_HOLD})
+      from unnest(wanted, holders, firsts, numbers, durings) with ordinality as it(key, holder, first, number, during, place)
+      where unique_key = it.key and it.holder = 0 and it.first = it.place;
     ids := array(
       select case when holder > 0 then -holder when first < place then -ids[numbers[first]] else ids[numbers[place]] end
       from unnest(holders, firsts) with ordinality as it(holder, first, place) order by place);

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from supervisor.stores.extras import ExistingId, Extras, extras_of, extras_text
+from collections.abc import Iterable, Sequence
+
+from supervisor.stores.extras import NO_EXTRAS, UNFINISHED, ExistingId, Extras, extras_of, extras_text
+from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.expiry import Expiries
 from supervisor.stores.sqlite.links import Links
@@ -33,6 +36,25 @@ class NewExtras:
             self._expiries.add(id, expires_at)
         if ready and extras.key is not None:
             self._links.due([id])
+
+    def are_only_unique(self, rows: EnqueueBatch) -> bool:
+        """Whether all of the rows have a unique key and no other extras, and are skipped if a job has it."""
+        plain = NO_EXTRAS._replace(unique="")
+        return all(
+            (extras := kind.extras) is not None
+            and extras.unique is not None
+            and extras._replace(unique="", unique_while=UNFINISHED) == plain
+            for kind in rows.kinds
+        )
+
+    def holders(self, keys: Sequence[str], now: int) -> dict[str, int]:
+        return self._unique.holders(keys, now)
+
+    def add_unique(self, first: int, rows: Iterable[EnqueueRow], now: int) -> None:
+        """Add the extras of jobs that were inserted just now with ids from `first` on; see `are_only_unique`."""
+        its = [(id, row.extras) for id, row in enumerate(rows, first) if row.extras is not None]
+        self._connection.run_many(ADD, [(id, None, None, extras_text(extras)) for id, extras in its])
+        self._unique.give_all(its, now)
 
     def replace(self, id: int, extras: Extras, now: int, *, ready: bool) -> None:
         """Change the extras of a job that waits, and was changed just now."""

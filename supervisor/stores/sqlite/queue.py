@@ -175,11 +175,30 @@ class Queue:
             return [self._insert_one(rows[0], now)], now
         batch = EnqueueBatch.of(rows)
         if any(kind.extras is not None for kind in batch.kinds):
+            if self._extras.are_only_unique(batch):
+                return self._insert_unique(batch, now), now
             return [self._insert_one(row, now) for row in batch], now
         first = next_age(self._connection)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
             self._insert_part(batch[start : start + ROWS_OF_A_STATEMENT], now, first + start)
         return range(first, first + len(batch)), now
+
+    def _insert_unique(self, batch: EnqueueBatch, now: int) -> list[int]:
+        """Insert those of the rows, which have unique keys and no other extras, whose keys no job has."""
+        keys = [row.extras.unique or "" for row in batch if row.extras is not None]
+        taken: dict[str, int] = self._extras.holders(keys, now)
+        ids, new, first = list[int](), EnqueueBatch(), next_age(self._connection)
+        for key, row in zip(keys, batch, strict=True):
+            if key in taken:
+                ids.append(ExistingId(taken[key]))
+            else:
+                ids.append(first + len(new))
+                taken[key] = ids[-1]
+                new.append(row)
+        for start in range(0, len(new), ROWS_OF_A_STATEMENT):
+            self._insert_part(new[start : start + ROWS_OF_A_STATEMENT], now, first + start)
+        self._extras.add_unique(first, new, now)
+        return ids
 
     def _insert_one(self, row: EnqueueRow, now: int) -> int:
         id, values = next_age(self._connection), _values(row, now)

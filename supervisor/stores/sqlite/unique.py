@@ -28,6 +28,11 @@ TAKE = f"""
 HOLDER = "select job_id from unique_jobs where unique_key = ?"
 GIVE = "insert or replace into unique_jobs(unique_key, job_id, below, until) values (?, ?, ?, ?)"
 
+HOLDERS = Select(
+    "unique_key, job_id",
+    f"from json_each(?1) as it cross join unique_jobs on unique_key = it.value where {HOLDS.replace('?5', '?2')}",
+)
+
 WITH_KEYS = Select(
     "job_id, cast(text as text)",
     "from json_each(?) as it cross join extras on extras.job_id = it.value order by it.key",
@@ -68,6 +73,16 @@ class UniqueKeys:
     def give(self, extras: Extras, id: int, now: int) -> None:
         """Give the key to this job, whoever has it."""
         self._connection.run(GIVE, extras.unique, id, *hold_of(extras, now))
+
+    def holders(self, keys: Sequence[str], now: int) -> dict[str, int]:
+        """Return the jobs that have some of these keys."""
+        found = dict(self._connection.rows(HOLDERS, packed(keys), now))
+        if found:
+            refuse_if_closed(self._connection)
+        return found
+
+    def give_all(self, jobs: Sequence[tuple[int, Extras]], now: int) -> None:
+        self._connection.run_many(GIVE, [(extras.unique, id, *hold_of(extras, now)) for id, extras in jobs])
 
     def retake(self, ids: Sequence[int], now: int) -> dict[int, str]:
         """Give the keys to these ended jobs, which are to run again. Return why some may not."""
