@@ -12,6 +12,7 @@ import pytest
 
 from supervisor import Client, ExistingId, JobExists
 from supervisor.config.settings import Settings, StoreSettings
+from supervisor.jobs import JobState
 from supervisor.stores.extras import UNFINISHED, WAITING, Extras
 from supervisor.stores.records import EnqueueRow
 from tests.stores.factories import IN_SQL, ON_POSTGRESQL, success, take, take_one
@@ -75,7 +76,12 @@ def beside(factory, act):
 
 
 @IN_SQL
-def test_one_hundred_programs_at_once_get_one_job(factory, store):
+@pytest.mark.parametrize("used", [False, True])
+def test_one_hundred_programs_at_once_get_one_job(factory, store, used):
+    """Also if a job had the key before."""
+    if used:
+        store.enqueue([row()])
+        store.settle([success(take_one(store))])
     place = str(getattr(factory, "path", None) or factory.server.url)
     arguments = (type(store).__name__[:6].lower(), place, getattr(factory, "schema", ""), str(PROGRAMS))
     ran = subprocess.run(
@@ -88,7 +94,7 @@ def test_one_hundred_programs_at_once_get_one_job(factory, store):
     )
     assert ran.returncode == 0, ran.stderr
     answers = [line.split() for line in ran.stdout.splitlines()]
-    (job,) = store.list_jobs()
+    (job,) = store.list_jobs(state=JobState.READY)
     assert {int(id) for id, _ in answers} == {job["id"]} and len(answers) == PROGRAMS
     assert [how for _, how in answers].count("new") == 1
     factory.check()
@@ -96,8 +102,12 @@ def test_one_hundred_programs_at_once_get_one_job(factory, store):
 
 @ON_POSTGRESQL
 @pytest.mark.parametrize("commits", [True, False])
-def test_an_enqueue_waits_for_the_one_before(factory, store, other, commits):
+@pytest.mark.parametrize("used", [False, True])
+def test_an_enqueue_waits_for_the_one_before(factory, store, other, used, commits):
     found = []
+    if used:
+        store.enqueue([row()])
+        store.settle([success(take_one(store))])
     try:
         with store.transaction():
             (first,) = store.enqueue([row()])
@@ -109,25 +119,25 @@ def test_an_enqueue_waits_for_the_one_before(factory, store, other, commits):
     thread.join()
     (id,) = found
     assert isinstance(id, ExistingId) == commits and (id == first) == commits
-    assert [job["id"] for job in store.list_jobs()] == [id]
+    assert [job["id"] for job in store.list_jobs(state=JobState.READY)] == [id]
     factory.check()
 
 
 @ON_POSTGRESQL
 def test_batches_with_the_same_keys_in_another_order_do_not_block_each_other(factory, store, other):
-    keys = [f"key {n}" for n in range(50)]
+    keys, others = [f"key {n}" for n in range(50)], [f"other {n}" for n in range(2000)]
     found = []
 
     def use(own, keys):
         for _ in range(10):
             found.extend(own.enqueue([row(key) for key in keys]))
 
-    threads = [threading.Thread(target=use, args=it) for it in ((store, keys), (other, keys[::-1]))]
+    threads = [threading.Thread(target=use, args=it) for it in ((store, keys), (other, [*others, *keys[::-1]]))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 1000 and len({*map(int, found)}) == 50
+    assert len(found) == 10 * 2100 and len({*map(int, found)}) == 2050
 
 
 @ON_POSTGRESQL
