@@ -8,6 +8,7 @@ from supervisor.config.settings import RetentionSettings
 from supervisor.errors import JobExists, StoreError
 from supervisor.jobs import JobState
 from supervisor.stores.extras import UNFINISHED, WAITING, ExistingId, Extras
+from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import EnqueueRow
 from tests.stores.factories import (
     again,
@@ -333,3 +334,33 @@ def test_a_lost_lease_keeps_the_key(factory, store):
     lease = take_one(store)
     store.settle([release(lease)])
     assert enqueue(store) == first
+
+
+def test_a_retry_goes_on_although_another_job_has_its_key_meanwhile(factory, store):
+    first = enqueue(store, during=WAITING)
+    lease = take_one(store)
+    second = enqueue(store, during=WAITING)
+    store.settle([again(lease, delay=1.0)])
+    assert enqueue(store, during=WAITING) == second
+    factory.clock.step(1)
+    promote(store, 10)
+    leases = take(store)
+    assert sorted(lease.id for lease in leases) == [first, second]
+    store.settle([success(lease) for lease in leases])
+    assert states(store, [first, second]) == ["succeeded"] * 2
+
+
+def test_an_old_key_is_removed_when_its_time_is_over(factory, store):
+    first = enqueue(store, during=MINUTE)
+    enqueue(store, "b", during=60 * MINUTE)
+    store.settle([success(lease) for lease in take(store)])
+    factory.clock.step(60)
+    store.prune(RetentionSettings(), 10)
+    assert holds(factory, store) == ["b"]
+    assert enqueue(store, during=MINUTE) != first
+
+
+def holds(factory, store):
+    if isinstance(store, MemoryStore):
+        return sorted(store.state.unique._by_key)
+    return [key for (key,) in factory.sql("select unique_key from {s}.unique_jobs order by unique_key")]

@@ -35,6 +35,10 @@ class UniqueHolds:
         """Yield the keys that were taken for a time, which is over."""
         return (key for key, hold in self._by_key.items() if hold.until is not None and hold.until <= now)
 
+    def clear(self) -> None:
+        for key in list(self._by_key):
+            self.set(key, None)
+
     def begin(self) -> None:
         self._before.clear()
 
