@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
         StoreUnsure,
     )
-    from supervisor.handlers import Handler, InvalidPayload, JobCancelled, JobTimeout, Reject, Retry, handler
+    from supervisor.handlers import Handler, InvalidPayload, JobCancelled, JobTimeout, Reject, Retry, Snooze, handler
     from supervisor.hooks import Sink, hookimpl
     from supervisor.jobs import Job, NewJob
     from supervisor.stores.extras import ExistingId
@@ -41,6 +41,7 @@ __all__ = [
     "Reject",
     "Retry",
     "Sink",
+    "Snooze",
     "StoreError",
     "StoreUnavailable",
     "StoreUnsure",
@@ -52,7 +53,7 @@ _MODULES = {
     "client": ("Client",),
     "client.async_client": ("AsyncClient",),
     "errors": ("JobExists", "JobFailed", "JobNotFound", "NotAccepted", "StoreError", "StoreUnavailable", "StoreUnsure"),
-    "handlers": ("Handler", "InvalidPayload", "JobCancelled", "JobTimeout", "Reject", "Retry", "handler"),
+    "handlers": ("Handler", "InvalidPayload", "JobCancelled", "JobTimeout", "Reject", "Retry", "Snooze", "handler"),
     "hooks": ("Sink", "hookimpl"),
     "jobs": ("Job", "NewJob"),
     "stores.extras": ("ExistingId",),

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import JobState
 from supervisor.stores.codes import BLOCKED, FAILED, READY, SCHEDULED, STATES
+from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sinks import sinks_of, sinks_text
 from supervisor.text.units import counted
 
@@ -70,7 +71,7 @@ class UniqueKey(NamedTuple):
 
 class TransferredJob(NamedTuple):
     """A job with all that a store keeps of it, coded as in rows: see `codes`. The texts are as stored. `attempts` are
-    (at, record), oldest first; `report` is (progress, its time, log)."""
+    (at, record), oldest first; `report` is (progress, its time, log); `snoozes` is (how often, until when the last time)."""
 
     id: int
     age: int
@@ -94,6 +95,7 @@ class TransferredJob(NamedTuple):
     attempts: Sequence[tuple[int, str]] = ()
     dead_letter: TransferredDeadLetter | None = None
     report: tuple[str | None, int | None, str | None] = (None, None, None)
+    snoozes: tuple[int, int] | None = None
     extras: TransferredExtras | None = None
 
 
@@ -145,12 +147,15 @@ class Transferable(Protocol):
 
     def paused(self) -> frozenset[str]: ...
 
+    def schedules(self) -> list[ScheduleRow]: ...
+
     def import_jobs(
         self,
         transfer_record: TransferRecord,
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
+        schedules: Sequence[ScheduleRow] = (),
         unique_keys: Iterable[Sequence[UniqueKey]] = (),
     ) -> None:
         """Write all jobs in one transaction, with their ids unchanged. Raises StoreError unless this store is empty and not
@@ -191,10 +196,9 @@ def transfer_jobs(source: Transferable, target: Transferable, limits: TransferLi
     else:
         _require_unarrived(source, target, transfer_record)
     try:
+        batches, last_id = _batches(source, transfer_record, limits), source.last_id()
         keys = _unique_keys(source, limits.jobs)
-        target.import_jobs(
-            transfer_record, _batches(source, transfer_record, limits), source.last_id(), source.paused(), keys
-        )
+        target.import_jobs(transfer_record, batches, last_id, source.paused(), source.schedules(), keys)
     except BaseException as error:
         if not _has_received_after_all(source, target, transfer_record, error):
             raise
@@ -338,18 +342,20 @@ def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool
 
 
 def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]] = ()) -> TransferredJob:
-    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter, of its report and of
+    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter, of its report, of its snoozes and of
     TransferredExtras."""
-    state, due_at, tries, owed, accepted, progress, progress_at, log, text, key, holds, waits, expires_at, may = row[
-        _JOB:
-    ]
-    dead_letter = extras = None
+    state, due_at, tries, owed, accepted, progress, progress_at, log, n, until, text, *extras = row[_JOB:]
+    dead_letter = None
     if state is not None:  # lists that another program may have written, in a form that every store takes
         sinks = [sinks_text(sinks_of(text)) for text in (owed, accepted)]
         dead_letter = TransferredDeadLetter(state, due_at, tries, *sinks)
-    if text is not None:
-        extras = TransferredExtras(text, key, bool(holds), bool(waits), expires_at, bool(may))
-    return TransferredJob._make([*row[:_JOB], attempts, dead_letter, (progress, progress_at, log), extras])
+    snoozes = None if n is None else (n, until)
+    its = None if text is None else _extras(text, *extras)
+    return TransferredJob._make([*row[:_JOB], attempts, dead_letter, (progress, progress_at, log), snoozes, its])
+
+
+def _extras(text: str, key: str | None, holds: Any, waits: Any, expires_at: int | None, may: Any) -> TransferredExtras:
+    return TransferredExtras(text, key, bool(holds), bool(waits), expires_at, bool(may))
 
 
 def counts_of(jobs: Iterable[TransferredJob]) -> Counter[tuple[int, str, int]]:

@@ -10,6 +10,7 @@ from supervisor.jobs import JobState
 from supervisor.stores.extras import UNFINISHED, WAITING, ExistingId, Extras
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import EnqueueRow
+from supervisor.stores.search import JobFilter
 from tests.stores.factories import (
     again,
     dead,
@@ -166,6 +167,7 @@ def test_a_job_that_waits_is_replaced(factory, store):
     job = store.get(first)
     assert (job["handler"], job["payload"], job["queue"], job["priority"]) == ("other", "new", "post", 7)
     assert (job["headers"], job["tags"], job["max_retries"], job["state"]) == ({}, ["two"], 1, "ready")
+    assert [[job["id"] for job in store.find_jobs(JobFilter(tag=tag)).jobs] for tag in ("one", "two")] == [[], [first]]
     assert [lease.handler for lease in take(store)] == ["between"]
     (lease,) = take(store, queue="post")
     assert (lease.id, lease.payload, lease.policy.max_retries) == (first, '"new"', 1)

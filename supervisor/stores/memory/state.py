@@ -12,6 +12,7 @@ from typing import Any
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
+from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import LEFT
 from supervisor.stores.extras import extras_text
 from supervisor.stores.memory.unique_holds import UniqueHolds
@@ -57,6 +58,8 @@ class JobRecord:
     progress: str | None = None
     progress_at: int | None = None
     log: str | None = None
+    snoozes: int = 0
+    snoozed_until: int | None = None
     holds_key: bool = False
     replaced_at: int | None = None
     may_expire: bool = True
@@ -95,10 +98,11 @@ class JobRecord:
             self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
             self.missing_sinks, self.expired_count, self.owner, self.lease_until, self.progress, self.progress_at, self.log,
             None if row.extras is None else extras_text(row.extras), self.expires_at, key_holder,
+            self.snoozes, self.snoozed_until,
         ))  # fmt: skip
 
 
-_INDEXED = frozenset({"state", "tier", "age", "due_at", "dead_letter"})
+_INDEXED = frozenset({"state", "tier", "age", "due_at", "dead_letter", "row"})
 """The fields by which jobs are counted and found, and have ended."""
 
 
@@ -142,6 +146,7 @@ class MemoryState:
         self.jobs: dict[int, JobRecord] = {}
         self.owners: dict[str, OwnerRecord] = {}
         self.paused: set[str] = set()
+        self.schedules: dict[str, ScheduleState] = {}
         self.counts: Counter[tuple[str, int, JobState]] = Counter()
         self._ready: dict[tuple[str, int], list[Entry]] = {}
         self._offered: dict[tuple[str, int], list[Entry]] = {}
@@ -170,6 +175,7 @@ class MemoryState:
                     raise
                 return
             self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
+            schedules = dict(self.schedules)
             made_ready = set(self.made_ready)
             self.unique.begin()
             try:
@@ -180,6 +186,7 @@ class MemoryState:
                 self._undo(self._before)
                 self.unique.undo()
                 self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
+                self.schedules = schedules
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
@@ -293,10 +300,10 @@ class MemoryState:
     def _is_ready(self, entry: Entry, queue: str, tier: int) -> bool:
         priority, age, id = entry
         job = self.jobs.get(id)
-        return (
-            job is not None and job.state is JobState.READY and job.age == age and job.tier == tier
-            and job.row.priority == -priority and job.row.queue == queue
-        )  # fmt: skip
+        if job is None or job.state is not JobState.READY:
+            return False
+        row = job.row
+        return job.age == age and job.tier == tier and row.queue == queue and row.priority == -priority
 
     def next_scheduled(self) -> JobRecord | None:
         while self._scheduled:

@@ -94,7 +94,7 @@ class UniqueKeys:
         row = row._replace(extras=replaced_extras(job.row.extras, extras))
         self._state.change(
             job, row=row, state=state, due_at=due, tier=Tier.FRESH, age=age, retries=0, started_at=None,
-            replaced_at=now, may_expire=True,
+            replaced_at=now, may_expire=True, snoozes=0, snoozed_until=None,
         )  # fmt: skip
         if state is JobState.READY:
             self._links.due(job)

@@ -144,6 +144,8 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
         insert into {{s}}.expiries(expires_at, job_id)
         select it.now + (it.extras ->> 'expires')::bigint, it.id from it join new on new.id = it.id
         where it.extras ->> 'expires' is not null),
+      unsnoozed as (
+        delete from {{s}}.snoozes using new where snoozes.job_id = new.id),
       held as (
         update {{s}}.unique_jobs set job_id = it.id, (below, until) = (select {_HOLD})
         from (select it.id, it.extras ->> 'unique' as key, it.extras ->> 'unique_while' as during
@@ -153,6 +155,10 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
     if changed is not null then
       perform {{s}}.jobs_due(changed);
     end if;
+    delete from {{s}}.job_tags where job_id = any(ids);
+    insert into {{s}}.job_tags(job_id, tag)
+      select job_id, tag from {{s}}.extras, json_array_elements_text(text::json -> 'tags') as its(tag) where job_id = any(ids)
+      on conflict do nothing;
   end {BODY}"""
 UNIQUE_FUNCTIONS = (
     _REPLACE_JOBS,

@@ -15,7 +15,7 @@ from supervisor.stores.unique import replaced_extras
 EXTRAS = "create table extras(job_id integer primary key, key text, expires_at int, text text not null)"
 ADD = "insert into extras(job_id, key, expires_at, text) values (?, ?, ?, ?)"
 TEXT = "select cast(text as text) from extras where job_id = ?"
-REPLACE = "update extras set expires_at = ?2, text = ?3 where job_id = ?1"
+REMOVE = "delete from extras where job_id = ?"
 
 
 class NewExtras:
@@ -62,7 +62,8 @@ class NewExtras:
         new = replaced_extras(None if text is None else extras_of(text), extras)
         self._expiries.forget(id)
         expires_at = None if new.expires is None else now + new.expires
-        self._connection.run(REPLACE, id, expires_at, extras_text(new))
+        self._connection.run(REMOVE, id)  # not an update: its triggers keep the index of tags
+        self._connection.run(ADD, id, new.key, expires_at, extras_text(new))
         if expires_at is not None:
             self._expiries.add(id, expires_at)
         self._unique.give(new, id, now)

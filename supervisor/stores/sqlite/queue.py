@@ -59,7 +59,7 @@ MAKE_DUE = f"""
   update jobs set due_at = ?1 where id in (
     select id from jobs where state = {SCHEDULED} and due_at > ?1 and due_at <= ?2 and retries = 0 and token > 0
       and expired_count < {SUSPECT} and handler in (select value from json_each(?3))
-    order by due_at limit ?4)"""
+      and not exists (select 1 from snoozes where job_id = jobs.id and until = due_at) order by due_at limit ?4)"""
 NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
 # The first ready jobs by queue, behind the queue ?1, of ?2 rows at most, in the served queues ?3.
 LOOK = f"""
@@ -109,6 +109,7 @@ REPLACE = """
   update jobs set handler = ?2, queue = ?3, priority = ?4, payload = ?5, headers = ?6, options = ?7, state = ?8,
     due_at = coalesce(?9, due_at), age = iif(tier, id, age), tier = 0, retries = 0, started_at = null
   where id = ?1"""
+FORGET_SNOOZES = "delete from snoozes where job_id = ?"
 FORGET_LONG_TEXTS = "delete from payloads where job_id = ?"
 PUT_LONG_TEXTS = "insert into payloads(job_id, payload, headers) values (?, ?, ?)"
 KNOWN_BEFORE = "select 1 from jobs where id = ? and created_at = ? and handler = ?"
@@ -224,6 +225,7 @@ class Queue:
         state, due = (BLOCKED, None) if before == BLOCKED else (values.state, values.due_at)
         self._connection.counts.write()  # the trigger changes them by itself
         self._connection.run(FORGET_LONG_TEXTS, id)
+        self._connection.run(FORGET_SNOOZES, id)
         ((payload, headers),) = put_long_texts(self._connection, [(id, row.payload, row.headers)])
         texts = (row.handler, row.queue, row.priority, payload, headers, values.options)
         self._connection.run(REPLACE, id, *texts, state, due)

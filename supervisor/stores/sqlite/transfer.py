@@ -7,12 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from supervisor.jobs import JobState
 from supervisor.stores.codes import IN_FLIGHT, STATES, WITHDRAWN
 from supervisor.stores.records import readable_attempt
+from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.operator import PAUSE
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queries import ATTEMPTS, Queries
 from supervisor.stores.sqlite.queue import next_age, put_long_texts
+from supervisor.stores.sqlite.schedules import ScheduleTable
 from supervisor.stores.sqlite.schema import (
     CLOSED_TRIGGERS,
     HEADERS,
@@ -53,14 +55,14 @@ EXPORTED = Select(
     f"""jobs.id, age, jobs.token, handler, queue, {PAYLOAD}, {HEADERS}, priority,
       jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
       cast(result as text), dead_letters.state, dead_letters.due_at, tries, owed, accepted,
-      cast(progress as text), progress_at, cast(log as text), cast(extras.text as text), extras.key,
+      cast(progress as text), progress_at, cast(log as text), snoozes.n, snoozes.until, cast(extras.text as text), extras.key,
       exists(select 1 from key_holders where key_holders.key = extras.key and key_holders.job_id = jobs.id),
       exists(select 1 from key_waiters where key_waiters.key = extras.key and key_waiters.job_id = jobs.id), extras.expires_at,
       exists(select 1 from expiries where expiries.expires_at = extras.expires_at and expiries.job_id = jobs.id)""",
     f"""from json_each(?) as it cross join jobs on jobs.id = it.value
       left join policies on policies.id = jobs.policy
       left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}
-      left join reports on reports.job_id = jobs.id
+      left join reports on reports.job_id = jobs.id left join snoozes on snoozes.job_id = jobs.id
       left join extras on extras.job_id = jobs.id""",
 )
 UNIQUE_KEYS = Select(
@@ -79,6 +81,7 @@ IMPORT_JOBS = """
     :due_at, :created_at, :started_at, :finished_at, :policy, :options, :result)"""
 IMPORT_ATTEMPTS = "insert into attempts(job_id, record) values (?, ?)"
 IMPORT_REPORTS = "insert into reports(job_id, progress, progress_at, log) values (?, ?, ?, ?)"
+IMPORT_SNOOZES = "insert into snoozes(job_id, n, until) values (?, ?, ?)"
 IMPORT_DEAD_LETTERS = "insert into dead_letters(job_id, state, due_at, tries, owed, accepted) values (?, ?, ?, ?, ?, ?)"
 IMPORT_EXTRAS = "insert into extras(job_id, key, expires_at, text) values (?, ?, ?, ?)"
 IMPORT_HOLDERS = "insert into key_holders(key, job_id) values (?, ?)"
@@ -93,7 +96,7 @@ class Transfer:
 
     def __init__(self, url: str, connection: Connection, policies: Policies, queries: Queries, links: Links) -> None:
         self._url, self._connection, self._policies, self._queries = url, connection, policies, queries
-        self._links = links
+        self._links, self._schedules = links, ScheduleTable(connection)
 
     def place(self) -> str:
         return f"sqlite {self._connection.path.resolve()}"
@@ -160,6 +163,7 @@ class Transfer:
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
+        schedules: Sequence[ScheduleRow] = (),
         unique_keys: Iterable[Sequence[UniqueKey]] = (),
     ) -> None:
         with self._connection.transaction():
@@ -175,6 +179,7 @@ class Transfer:
             self._links.repair()
             self._connection.run(RAISE_LAST_ID, last_id)
             self._connection.run_many(PAUSE, [(queue, True) for queue in paused])
+            self._schedules.write([row.state for row in schedules])
 
     def _import(self, jobs: Sequence[TransferredJob]) -> None:
         policies = {text: None if text is None else self._policies.id_of(text) for text in {job.policy for job in jobs}}
@@ -192,6 +197,7 @@ class Transfer:
             IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None]
         )
         self._connection.run_many(IMPORT_REPORTS, [(job.id, *job.report) for job in jobs if any(job.report)])
+        self._connection.run_many(IMPORT_SNOOZES, [(job.id, *job.snoozes) for job in jobs if job.snoozes is not None])
         for (state, queue, tier), n in counts_of(jobs).items():
             self._connection.counts.add(state, queue, tier, n)
 
