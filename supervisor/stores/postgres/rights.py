@@ -16,7 +16,7 @@ OF_SUPERVISORS = {
     "schedules": ("select", "insert", "update"),
     "extras": ("select",),
     "key_holders": ("select",),
-    "unique_jobs": ("select", "insert", "update", "delete"),
+    "unique_jobs": ("select", "update", "delete"),
     "expiries": ("select", "update", "delete"),
 }
 """The rights by table."""
