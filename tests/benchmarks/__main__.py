@@ -36,6 +36,7 @@ ROWS = (
     "mixed",
     "fairness",
     "keys",
+    "unique",
     "async_jobs",
     "postgres",
     "kafka",

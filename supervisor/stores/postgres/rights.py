@@ -16,6 +16,8 @@ OF_SUPERVISORS = {
     "schedules": ("select", "insert", "update"),
     "extras": ("select",),
     "key_holders": ("select",),
+    "unique_jobs": ("select", "update", "delete"),
+    "expiries": ("select", "update", "delete"),
 }
 """The rights by table."""
 FUNCTIONS = ("clock()", "put(json)", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()")

@@ -13,6 +13,7 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
+from supervisor.stores.sqlite import expiry, unique
 from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.schedules import SCHEDULES
@@ -133,10 +134,12 @@ QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs be
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
-JOB_DELETED = """create trigger job_deleted after delete on jobs begin
+JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
       delete from payloads where job_id = old.id;
       delete from key_waiters
         where key = (select key from extras where job_id = old.id) and job_id = old.id;
+      {unique.FORGET_DELETED};
+      {expiry.FORGET_DELETED};
       delete from extras where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from reports where job_id = old.id;
@@ -215,6 +218,8 @@ SCHEMA = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *unique.UNIQUE_TABLES,
+    expiry.EXPIRIES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",
