@@ -178,6 +178,7 @@ class LeaseSettings(Section):
 
 class QueueSettings(Section):
     retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
+    group_weights: Mapping[str, float] = setting(kind.weights, default_factory=dict)
 
 
 class RlimitSettings(Section):

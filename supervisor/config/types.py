@@ -5,7 +5,7 @@ In a file a duration or a size needs a unit, and is never null; in Python a numb
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
 from ipaddress import ip_address
@@ -124,6 +124,17 @@ def share(value: Any, place: Place | None) -> Fraction:
     if not _is_number(value, 0, 1, int | float | Fraction) or value == 0:
         raise ValueError("expected a number above 0 and up to 1")
     return Fraction(str(value))
+
+
+def weights(value: Any, place: Place | None) -> Mapping[str, float]:
+    """Return weights by name."""
+    expected = "expected a mapping of names to numbers from 0.01 to 1000"
+    if not isinstance(value, Mapping):
+        raise ValueError(expected)
+    for name, weight in value.items():
+        if not is_name(name) or not _is_number(weight, 0.01, 1000):
+            raise ValueError(f"{expected}, got {name!r:.80}: {weight!r:.80}")
+    return {str(name): float(weight) for name, weight in value.items()}
 
 
 def queue_list(value: Any, place: Place | None, expected: str = "expected a list of queue names") -> frozenset[str]:

@@ -46,6 +46,9 @@ class OperatorChanges:
         """All are one page."""
         return None
 
+    def forget_groups(self, limit: int) -> None:
+        self._links.groups.forget_idle(limit)
+
     def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         latest = self._state.now() - age
         past = [

@@ -75,6 +75,10 @@ class JobRecord:
         return None if self.row.extras is None else self.row.extras.key
 
     @property
+    def group(self) -> str | None:
+        return None if self.row.extras is None else self.row.extras.group
+
+    @property
     def expires_at(self) -> int | None:
         extras = self.row.extras
         return None if extras is None or extras.expires is None else self.created_at + extras.expires
@@ -124,6 +128,16 @@ class Line:
     waiting: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Turns:
+    """The round that the jobs of one queue and priority have reached, and the position of each group: see `stores.groups`."""
+
+    reached: int
+    positions: dict[str, int] = field(default_factory=dict)
+    last: int = 0
+    """The highest position that a group has had."""
+
+
 Entry = tuple[int, int, int]
 """A ready job in its heap: its priority negated, its age and its id."""
 ID = 2
@@ -151,6 +165,11 @@ class MemoryState:
         self._scheduled: list[tuple[int, int]] = []
         self.lines: dict[str, Line] = {}
         """By key."""
+        self.turns: dict[tuple[str, int], Turns] = {}
+        """By queue and priority."""
+        self.weights: Mapping[tuple[str, str], float] = {}
+        """Of groups, by queue and name."""
+        self._undoing: list[Callable[[], object]] = []
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
@@ -176,11 +195,19 @@ class MemoryState:
                     raise StoreError("a write inside this transaction failed, so none of it is kept")
             except BaseException:
                 self._undo(self._before)
+                for act in reversed(self._undoing):
+                    act()
                 self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
                 self._before, self._failed = None, False
+                self._undoing.clear()
+
+    def on_undo(self, act: Callable[[], object]) -> None:
+        """Call `act` if the open transaction is rolled back."""
+        if self._before is not None:
+            self._undoing.append(act)
 
     def now(self) -> int:
         """Microseconds since the epoch."""

@@ -65,6 +65,9 @@ _PASS_ON_KEYS = f"""create function {{s}}.pass_on_keys(keys text[]) returns seto
           select change.state, queue, tier, sum(change.sign)
           from moved, (values ({BLOCKED}, -1), ({READY}, 1)) as change(state, sign) group by change.state, queue, tier)
       select distinct queue from moved;
+    if next is not null then
+      perform {{s}}.take_turns(next);
+    end if;
   end {BODY}"""
 
 # Take the keys from these jobs, which have ended or are deleted, and pass them on. Return the queues of the jobs that have them now.

@@ -9,6 +9,7 @@ from supervisor.stores.codes import DELIVERED, IN_FLIGHT, LEFT, PENDING, WITHDRA
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
+from supervisor.stores.postgres.groups import GROUP_FUNCTIONS, GROUP_TABLES, GROUP_TRIGGERS
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
@@ -47,8 +48,11 @@ FROM_VERSION_2 = (
     BLOCKED_JOBS,
     EXTRAS,
     *KEY_TABLES,
+    *GROUP_TABLES,
+    *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
     *LINK_FUNCTIONS,
+    *GROUP_TRIGGERS,
     *JOBS_DELETED_FUNCTIONS,
     *FUNCTIONS,
 )

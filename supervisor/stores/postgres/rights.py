@@ -13,9 +13,13 @@ OF_SUPERVISORS = {
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
     "extras": ("select",),
+    "turns": ("select",),
 }
 """The rights by table."""
-FUNCTIONS = ("clock()", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()")
+FUNCTIONS = (
+    "clock()", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()", "forget_groups(bigint)",
+    "set_group_weights(text[], text[], text[], float8[])",
+)  # fmt: skip
 MISSING = """
   select it.key, string_agg(its.need, ', ' order by its.place), quote_ident(current_user)
   from json_each($1::json) as it,

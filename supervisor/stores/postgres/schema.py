@@ -27,6 +27,7 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
+from supervisor.stores.postgres.groups import GROUP_FUNCTIONS, GROUP_TABLES, GROUP_TRIGGERS
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.transfer import closed_message
@@ -54,7 +55,7 @@ CLAIMABLE_JOB = f"""check (state between {BLOCKED} and {CANCELLED} and tier in (
       and due_at between {-MAX_TIME} and {MAX_TIME} and created_at between {-MAX_TIME} and {MAX_TIME}
       and (options is null or coalesce(options::jsonb @@ '{_OPTIONS}', false)))"""
 
-# `linked` is true if other jobs may wait for this one. A row that no claim could read would block all others, so it is refused when it is written. `age` orders a tier: for a fresh
+# `linked` is true if other jobs may wait for this one, and false if it only has a group. A row that no claim could read would block all others, so it is refused when it is written. `age` orders a tier: for a fresh
 # job it is its id, for a retry its due time, for a redriven job the next value of the id sequence. `settled` is the token of the
 # last settle that was accepted. Room is left in each page, so that the new version of a row stands beside the old one, whose
 # room is used again without a vacuum.
@@ -169,6 +170,8 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.extras;
         delete from {{s}}.key_holders;
         delete from {{s}}.key_waiters;
+        delete from {{s}}.turns;
+        delete from {{s}}.job_groups;
         delete from {{s}}.reports;
         delete from {{s}}.dead_letters;
         delete from {{s}}.counts;
@@ -217,6 +220,7 @@ SCHEMA = (
     REPORTS,
     EXTRAS,
     *KEY_TABLES,
+    *GROUP_TABLES,
     f"""create table {{s}}.dead_letters(
       job_id bigint primary key,
       state smallint not null,
@@ -246,9 +250,11 @@ SCHEMA = (
     *KEYLESS_TABLES,
     *QUEUE_CHANGED,
     *JOBS_DELETED,
+    *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
     *LINK_FUNCTIONS,
     *FUNCTIONS,
+    *GROUP_TRIGGERS,
 )
 
 # Only in stores whose jobs were transferred: see `supervisor.stores.transfer`.

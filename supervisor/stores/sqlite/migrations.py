@@ -13,6 +13,7 @@ from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
 from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.groups import GROUP_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schema import (
@@ -81,6 +82,7 @@ CLOSED_FROM_VERSION_1 = (
 FROM_VERSION_2 = (
     EXTRAS,
     *KEY_TABLES,
+    *GROUP_TABLES,
     BLOCKED_JOBS,
     "drop trigger if exists inserted_by_sql",
     INSERTED_BY_SQL,

@@ -68,6 +68,9 @@ class OperatorChanges:
         found = self._connection.json(PAGE_END, state, *after, self._connection.now() - age, BEHIND_ALL[1], size - 1)
         return next(((finished_at, id) for finished_at, id in found), None)
 
+    def forget_groups(self, limit: int) -> None:
+        self._links.groups.forget_idle(limit)
+
     def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         until = min(until, (self._connection.now() - age, BEHIND_ALL[1]))
         ids: list[int] = self._connection.json(PAST, state, *after, *until, limit)

@@ -14,6 +14,7 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.groups import GROUP_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 
 APPLICATION_ID = 0x4A535631
@@ -208,6 +209,7 @@ SCHEMA = (
     REPORTS,
     EXTRAS,
     *KEY_TABLES,
+    *GROUP_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",

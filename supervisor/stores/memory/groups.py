@@ -1,0 +1,93 @@
+"""The turns of groups in memory: see `supervisor.stores.groups`."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from supervisor.jobs import JobState, Tier
+from supervisor.stores.groups import NO_GROUP, UNIT, Weights, spacing, start_of
+from supervisor.stores.memory.state import JobRecord, MemoryState, Turns
+
+
+class Groups:
+    """Gives turns to jobs."""
+
+    def __init__(self, state: MemoryState) -> None:
+        self._state = state
+
+    def take_turn(self, job: JobRecord) -> None:
+        """Give the job a turn if it is ready and fresh, and shares its queue by groups."""
+        name, place = job.group or NO_GROUP, (job.row.queue, job.row.priority)
+        if job.state is not JobState.READY or job.tier != Tier.FRESH or not (name or place in self._state.turns):
+            return
+        turns = self._state.turns.get(place) or self._begin(job)
+        self._reach(turns, self._reached(turns, job))
+        start = start_of(turns.positions.get(name), turns.reached)
+        self._state.change(job, age=start // UNIT)
+        self._set(turns, name, start + spacing(self._state.weights.get((job.row.queue, name), 1)))
+
+    def claimed(self, job: JobRecord) -> None:
+        """Note that the job is claimed."""
+        turns = self._state.turns.get((job.row.queue, job.row.priority))
+        if turns is not None and job.tier == Tier.FRESH:
+            self._reach(turns, job.age)
+
+    def forget_idle(self, limit: int) -> None:
+        """Remove what no longer counts, of `limit` groups at most."""
+        all_turns = self._state.turns
+        for place, turns in list(all_turns.items()):
+            idle = not self._state.counts[place[0], Tier.FRESH, JobState.READY]
+            names = [name for name, position in turns.positions.items() if idle or position <= turns.reached * UNIT]
+            for name in names[:limit]:
+                self._set(turns, name, None)
+            if idle and not turns.positions:
+                del all_turns[place]
+                self._state.on_undo(partial(all_turns.__setitem__, place, turns))
+
+    def set_weights(self, weights: Weights, queues: frozenset[str] | None) -> None:
+        """Set the weights of all groups of these queues, of all queues if it is None."""
+        with self._state.lock:
+            kept = {} if queues is None else {it: n for it, n in self._state.weights.items() if it[0] not in queues}
+            new = {(queue, name): weight for queue, of in weights.items() for name, weight in of.items()}
+            self._state.weights = kept | new
+
+    def _begin(self, job: JobRecord) -> Turns:
+        """Begin turns. Jobs that wait since before have no group, and keep their places."""
+        row, place = job.row, (job.row.queue, job.row.priority)
+        before = [
+            it.age
+            for it in self._state.jobs.values()
+            if it.state is JobState.READY and it.tier == Tier.FRESH and (it.row.queue, it.row.priority) == place
+            if it is not job
+        ]
+        turns = self._state.turns[row.queue, row.priority] = Turns(min(before, default=job.id))
+        self._state.on_undo(lambda: self._state.turns.pop(place))
+        if before:
+            turns.positions[NO_GROUP] = (max(before) + 1) * UNIT
+        return turns
+
+    def _reached(self, turns: Turns, job: JobRecord) -> int:
+        """Return the round of the first job that waits besides this one, which has no turn yet. If a job of a higher priority is in
+        front, it is that of the last one that was claimed. If none waits, the groups start level."""
+        waiting = [it for it in self._state.candidates(job.row.queue, Tier.FRESH, 2) if it is not job]
+        if not waiting:
+            return turns.last // UNIT
+        return waiting[0].age if waiting[0].row.priority == job.row.priority else turns.reached
+
+    def _reach(self, turns: Turns, reached: int) -> None:
+        if reached > turns.reached:
+            before, turns.reached = turns.reached, reached
+            self._state.on_undo(lambda: setattr(turns, "reached", before))
+
+    def _set(self, turns: Turns, name: str, position: int | None) -> None:
+        before, last = turns.positions.get(name), turns.last
+        _put(turns, name, position, max(last, position or 0))
+        self._state.on_undo(lambda: _put(turns, name, before, last))
+
+
+def _put(turns: Turns, name: str, position: int | None, last: int) -> None:
+    turns.last = last
+    if position is None:
+        turns.positions.pop(name, None)
+    else:
+        turns.positions[name] = position
