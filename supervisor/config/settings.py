@@ -178,7 +178,7 @@ class LeaseSettings(Section):
 
 class QueueSettings(Section):
     retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
-    group_weights: Mapping[str, float] = setting(kind.weights, default_factory=dict)
+    group_shares: Mapping[str, float] = setting(kind.shares, default_factory=dict)
 
 
 class RlimitSettings(Section):

@@ -126,15 +126,15 @@ def share(value: Any, place: Place | None) -> Fraction:
     return Fraction(str(value))
 
 
-def weights(value: Any, place: Place | None) -> Mapping[str, float]:
-    """Return weights by name."""
+def shares(value: Any, place: Place | None) -> Mapping[str, float]:
+    """Return shares by name."""
     expected = "expected a mapping of names to numbers from 0.01 to 1000"
     if not isinstance(value, Mapping):
         raise ValueError(expected)
-    for name, weight in value.items():
-        if not is_name(name) or not _is_number(weight, 0.01, 1000):
-            raise ValueError(f"{expected}, got {name!r:.80}: {weight!r:.80}")
-    return {str(name): float(weight) for name, weight in value.items()}
+    for name, n in value.items():
+        if not is_name(name) or not _is_number(n, 0.01, 1000):
+            raise ValueError(f"{expected}, got {name!r:.80}: {n!r:.80}")
+    return {str(name): float(n) for name, n in value.items()}
 
 
 def queue_list(value: Any, place: Place | None, expected: str = "expected a list of queue names") -> frozenset[str]:

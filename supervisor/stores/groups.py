@@ -1,14 +1,14 @@
-"""The turns of groups: in a queue, groups of jobs share what is claimed, each by its weight.
+"""The turns of groups: in a queue, groups of jobs share what is claimed, each by its number of shares.
 
-Jobs of one queue and one priority take turns in rounds: in each round a group starts as many jobs as its weight. A job gets its round
-when it becomes ready and fresh: the one behind the newest job of its group, but not one that was reached before. The round is its
-`age`, so that a claim reads the index as if there were no groups. What holds, for groups that always have jobs waiting: the numbers
-of their claimed jobs, each divided by its weight, differ by less than two rounds and what is claimed at once.
+Jobs of one queue and one priority take turns in rounds: in each round a group starts as many jobs as it has shares. A job gets its
+round when it becomes ready and fresh: the one behind the newest job of its group, but not one before the round that was reached. The
+round is its `age`, so that a claim reads the index as if there were no groups. What holds, for groups that always have jobs waiting:
+the numbers of their claimed jobs, each divided by its shares, differ by less than two rounds.
 
 `position` is where the next job of a group would start, in UNIT to a round. `round` is the one that was reached: that of the first
 job that waits. It never goes back, whatever is released into an older round. If no job waits, all groups start level.
 
-Jobs without a group are one group more, NO_GROUP, of weight 1, in a queue in which others have groups.
+Jobs without a group are one group more, NO_GROUP, with one share, in a queue in which others have groups.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from collections.abc import Mapping
 UNIT = 1_000_000
 NO_GROUP = ""
 
-Weights = Mapping[str, Mapping[str, float]]
-"""By queue, then by group. A group without one has the weight 1."""
+Shares = Mapping[str, Mapping[str, float]]
+"""By queue, then by group. A group without an entry has one share."""
 
 
-def spacing(weight: float) -> int:
-    """Return the part of a round that a job of this weight takes."""
-    return round(UNIT / weight)
+def spacing(shares: float) -> int:
+    """Return the part of a round that a job takes whose group has so many shares."""
+    return round(UNIT / shares)
 
 
 def start_of(position: int | None, reached: int) -> int:

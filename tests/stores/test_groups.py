@@ -1,4 +1,4 @@
-"""Groups of jobs in one queue take turns, each by its weight, so that the jobs of one do not bury those of another."""
+"""Groups of jobs in one queue take turns, each by its shares, so that the jobs of one do not bury those of another."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     runner.mark_accepted([letter], "file")
     assert store.get(3)["dead_letter"] == "delivered"
     runner.prune(RetentionSettings(), 100)
-    runner.set_group_weights({"mail": {"tenant": 2.0}}, None)
+    runner.set_group_shares({"mail": {"tenant": 2.0}}, None)
     factory.sql("insert into {s}.counts(state, queue, tier, n) values (1, 'default', 0, 5)")
     assert runner.repair()
     assert runner.held() and runner.expired_leases(10) == []
@@ -144,7 +144,7 @@ def lacked_by_operator(factory):
     return [
         f'grant insert, update on "{factory.schema}".reports to operator',
         f'grant insert, update, delete on "{factory.schema}".supervisors to operator',
-        f'grant execute on function "{factory.schema}".forget_groups, "{factory.schema}".set_group_weights to operator',
+        f'grant execute on function "{factory.schema}".forget_groups, "{factory.schema}".set_group_shares to operator',
     ]
 
 

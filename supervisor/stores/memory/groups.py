@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from supervisor.jobs import JobState, Tier
-from supervisor.stores.groups import NO_GROUP, UNIT, Weights, spacing, start_of
+from supervisor.stores.groups import NO_GROUP, UNIT, Shares, spacing, start_of
 from supervisor.stores.memory.state import JobRecord, MemoryState, Turns
 
 
@@ -24,7 +24,7 @@ class Groups:
         self._reach(turns, self._reached(turns, job))
         start = start_of(turns.positions.get(name), turns.reached)
         self._state.change(job, age=start // UNIT)
-        self._set(turns, name, start + spacing(self._state.weights.get((job.row.queue, name), 1)))
+        self._set(turns, name, start + spacing(self._state.shares.get((job.row.queue, name), 1)))
 
     def claimed(self, job: JobRecord) -> None:
         """Note that the job is claimed."""
@@ -44,12 +44,12 @@ class Groups:
                 del all_turns[place]
                 self._state.on_undo(partial(all_turns.__setitem__, place, turns))
 
-    def set_weights(self, weights: Weights, queues: frozenset[str] | None) -> None:
-        """Set the weights of all groups of these queues, of all queues if it is None."""
+    def set_shares(self, shares: Shares, queues: frozenset[str] | None) -> None:
+        """Set the shares of all groups of these queues, of all queues if it is None."""
         with self._state.lock:
-            kept = {} if queues is None else {it: n for it, n in self._state.weights.items() if it[0] not in queues}
-            new = {(queue, name): weight for queue, of in weights.items() for name, weight in of.items()}
-            self._state.weights = kept | new
+            kept = {} if queues is None else {it: n for it, n in self._state.shares.items() if it[0] not in queues}
+            new = {(queue, name): n for queue, of in shares.items() for name, n in of.items()}
+            self._state.shares = kept | new
 
     def _begin(self, job: JobRecord) -> Turns:
         """Begin turns. Jobs that wait since before have no group, and keep their places."""

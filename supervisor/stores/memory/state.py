@@ -167,7 +167,7 @@ class MemoryState:
         """By key."""
         self.turns: dict[tuple[str, int], Turns] = {}
         """By queue and priority."""
-        self.weights: Mapping[tuple[str, str], float] = {}
+        self.shares: Mapping[tuple[str, str], float] = {}
         """Of groups, by queue and name."""
         self._undoing: list[Callable[[], object]] = []
         self._in_flight: set[int] = set()

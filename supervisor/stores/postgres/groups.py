@@ -9,7 +9,7 @@ transactions use at the same time adds up, though they give jobs the same rounds
 from __future__ import annotations
 
 from supervisor.stores.codes import READY
-from supervisor.stores.groups import NO_GROUP, UNIT, Weights
+from supervisor.stores.groups import NO_GROUP, UNIT, Shares
 from supervisor.stores.postgres.connection import Connection
 from supervisor.stores.postgres.functions import BODY
 
@@ -35,8 +35,8 @@ GROUP_TABLES = (
     with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)""",
     "create index job_groups_by_name on {s}.job_groups(queue, priority, name)",
     "create index job_groups_by_position on {s}.job_groups(queue, priority, (base + used))",
-    """create table {s}.group_weights(
-      queue text collate "C", name text collate "C", weight float8 not null, primary key(queue, name))""",
+    """create table {s}.group_shares(
+      queue text collate "C", name text collate "C", shares float8 not null, primary key(queue, name))""",
 )
 
 _SAME = "queue = its_queue and priority = its_priority"
@@ -109,8 +109,8 @@ _TAKE = f"""create or replace function {{s}}.take_turns(ids bigint[]) returns vo
   begin
     for its in
       select queue, priority, name, array_agg(id order by due_at, id) as members,
-        coalesce((select round({UNIT} / weight) from {{s}}.group_weights
-          where group_weights.queue = it.queue and group_weights.name = it.name), {UNIT})::bigint as width
+        coalesce((select round({UNIT} / shares) from {{s}}.group_shares
+          where group_shares.queue = it.queue and group_shares.name = it.name), {UNIT})::bigint as width
       from (
         select *, max(name) over (partition by queue, priority) <> '{NO_GROUP}' as shared
         from (
@@ -155,13 +155,13 @@ _FORGET = f"""create or replace function {{s}}.forget_groups(most bigint) return
       for update skip locked));
   end {BODY}"""
 
-# Set the weights of all groups of these queues, of all queues if it is null, to those of the rows (queue, name, weight).
-_SET_WEIGHTS = f"""create or replace function {{s}}.set_group_weights(queues text[], of_queues text[], names text[], weights float8[])
+# Set the shares of all groups of these queues, of all queues if it is null, to those of the rows (queue, name, shares).
+_SET_SHARES = f"""create or replace function {{s}}.set_group_shares(queues text[], of_queues text[], names text[], shares float8[])
   returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}
   begin
-    delete from {{s}}.group_weights where queues is null or queue = any(queues);
-    insert into {{s}}.group_weights(queue, name, weight)
-      select * from unnest(of_queues, names, weights) order by 1, 2 on conflict (queue, name) do update set weight = excluded.weight;
+    delete from {{s}}.group_shares where queues is null or queue = any(queues);
+    insert into {{s}}.group_shares(queue, name, shares)
+      select * from unnest(of_queues, names, shares) order by 1, 2 on conflict (queue, name) do update set shares = excluded.shares;
   end {BODY}"""
 
 GROUP_FUNCTIONS = (
@@ -169,10 +169,10 @@ GROUP_FUNCTIONS = (
     _USE,
     _TAKE,
     _FORGET,
-    _SET_WEIGHTS,
+    _SET_SHARES,
     """revoke execute on function {s}.reached_round(text, bigint, bigint[]), {s}.take_turns(bigint[]),
       {s}.use_turns(text, bigint, text, bigint, bigint), {s}.forget_groups(bigint),
-      {s}.set_group_weights(text[], text[], text[], float8[]) from public""",
+      {s}.set_group_shares(text[], text[], text[], float8[]) from public""",
 )
 # A job that another program inserts by plain SQL has no group, and takes turns with those that have one.
 GROUP_TRIGGERS = (
@@ -190,11 +190,11 @@ GROUP_TRIGGERS = (
 )
 
 FORGET = "select {s}.forget_groups($1)"
-SET_WEIGHTS = "select {s}.set_group_weights($1::text[], $2::text[], $3::text[], $4::float8[])"
+SET_SHARES = "select {s}.set_group_shares($1::text[], $2::text[], $3::text[], $4::float8[])"
 
 
 class Groups:
-    """The positions and weights of groups."""
+    """The positions and shares of groups."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -203,9 +203,9 @@ class Groups:
         """Remove what no longer counts, of `limit` groups at most."""
         self._connection.run(FORGET, limit)
 
-    def set_weights(self, weights: Weights, queues: frozenset[str] | None) -> None:
-        """Set the weights of all groups of these queues, of all queues if it is None."""
-        rows = [(queue, name, weight) for queue, of in weights.items() for name, weight in of.items()]
+    def set_shares(self, shares: Shares, queues: frozenset[str] | None) -> None:
+        """Set the shares of all groups of these queues, of all queues if it is None."""
+        rows = [(queue, name, n) for queue, of in shares.items() for name, n in of.items()]
         columns = map(list, zip(*rows, strict=True)) if rows else ([], [], [])
         with self._connection.transaction():
-            self._connection.run(SET_WEIGHTS, None if queues is None else list(queues), *columns)
+            self._connection.run(SET_SHARES, None if queues is None else list(queues), *columns)

@@ -60,7 +60,7 @@ class PostgresStore:
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications, self.sinks = notifier.fd, notifier.clear, queries.sinks
         self.look, self.claim, self.held, self.leases = claims.look, claims.claim, settles.held, settles.leases
-        self.newly_ready, self.set_group_weights = links.newly_ready, links.groups.set_weights
+        self.newly_ready, self.set_group_shares = links.newly_ready, links.groups.set_shares
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from supervisor.stores.codes import READY
-from supervisor.stores.groups import NO_GROUP, UNIT, Weights, spacing, start_of
+from supervisor.stores.groups import NO_GROUP, UNIT, Shares, spacing, start_of
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 
 # A queue has a row in `turns` for each priority at which jobs take turns. A group has a row while its position counts.
@@ -15,7 +15,7 @@ GROUP_TABLES = (
     """create table job_groups(
       queue text, priority int, name text, position int not null, primary key(queue, priority, name)) without rowid""",
     "create index job_groups_by_position on job_groups(queue, priority, position)",
-    "create table group_weights(queue text, name text, weight real not null, primary key(queue, name)) without rowid",
+    "create table group_shares(queue text, name text, shares real not null, primary key(queue, name)) without rowid",
 )
 
 IN_USE = "select exists(select 1 from turns)"
@@ -42,7 +42,7 @@ NEXT_ID = "select seq + 1 from sqlite_sequence where name = 'jobs'"
 POSITION = """
   select json_array(
     (select position from job_groups where queue = ?1 and priority = ?2 and name = ?3),
-    (select weight from group_weights where queue = ?1 and name = ?3))"""
+    (select shares from group_shares where queue = ?1 and name = ?3))"""
 SET_AGES = "update jobs set age = it.value from json_each(?) as it where jobs.id = cast(it.key as integer)"
 SET_ROUND = "insert or replace into turns(queue, priority, round) values (?, ?, ?)"
 SET_POSITION = "insert or replace into job_groups(queue, priority, name, position) values (?, ?, ?, ?)"
@@ -62,9 +62,8 @@ FORGET_TURNS = f"""
   delete from turns where {_NONE_WAITS} and not exists (
     select 1 from job_groups where job_groups.queue = turns.queue and job_groups.priority = turns.priority)"""
 
-WEIGHTS = "select json_group_array(json_array(queue, name, weight)) from group_weights"
-FORGET_WEIGHTS = "delete from group_weights where ?1 is null or queue in (select value from json_each(?1))"
-SET_WEIGHT = "insert or replace into group_weights(queue, name, weight) values (?, ?, ?)"
+FORGET_SHARES = "delete from group_shares where ?1 is null or queue in (select value from json_each(?1))"
+SET_SHARE = "insert or replace into group_shares(queue, name, shares) values (?, ?, ?)"
 
 
 @dataclass(slots=True)
@@ -121,8 +120,8 @@ class Groups:
         return int(reached)
 
     def _position(self, queue: str, priority: int, name: str, reached: int) -> tuple[int, int]:
-        position, weight = self._connection.json(POSITION, queue, priority, name)
-        return start_of(position, reached), spacing(weight or 1)
+        position, shares = self._connection.json(POSITION, queue, priority, name)
+        return start_of(position, reached), spacing(shares or 1)
 
     def forget_idle(self, limit: int) -> None:
         """Remove what no longer counts, of `limit` groups at most."""
@@ -130,9 +129,9 @@ class Groups:
             self._connection.run(FORGET_GROUPS, limit)
             self._connection.run(FORGET_TURNS)
 
-    def set_weights(self, weights: Weights, queues: frozenset[str] | None) -> None:
-        """Set the weights of all groups of these queues, of all queues if it is None."""
+    def set_shares(self, shares: Shares, queues: frozenset[str] | None) -> None:
+        """Set the shares of all groups of these queues, of all queues if it is None."""
         with self._connection.transaction():
-            rows = [(queue, name, weight) for queue, of in weights.items() for name, weight in of.items()]
-            self._connection.run(FORGET_WEIGHTS, None if queues is None else packed(list(queues)))
-            self._connection.run_many(SET_WEIGHT, rows)
+            rows = [(queue, name, n) for queue, of in shares.items() for name, n in of.items()]
+            self._connection.run(FORGET_SHARES, None if queues is None else packed(list(queues)))
+            self._connection.run_many(SET_SHARE, rows)

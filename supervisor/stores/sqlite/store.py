@@ -58,7 +58,7 @@ class SqliteStore:
         self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
-        self.newly_ready, self.set_group_weights = links.newly_ready, links.groups.set_weights
+        self.newly_ready, self.set_group_shares = links.newly_ready, links.groups.set_shares
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.keep_reports = settles.keep_reports
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone

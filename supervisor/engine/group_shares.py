@@ -1,4 +1,4 @@
-"""The weights of groups, as the config has them, in the store: programs that enqueue read them there."""
+"""The shares of groups, as the config has them, in the store: programs that enqueue read them there."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from supervisor.engine.store_writer import NotDone, Purpose, Writer
 
 
 @dataclass(eq=False)
-class GroupWeights:
-    """Writes the weights of the queues served here at the start, and whenever the config has others."""
+class GroupShares:
+    """Writes the shares of the queues served here at the start, and whenever the config has others."""
 
     _writer: Writer
     _config: CurrentConfig
@@ -23,11 +23,11 @@ class GroupWeights:
         return bool(self._written != self._wanted())
 
     async def write(self) -> None:
-        weights, queues = wanted = self._wanted()
+        shares, queues = wanted = self._wanted()
         with suppress(NotDone):
-            await self._writer.submit(lambda store: store.set_group_weights(weights, queues), Purpose.WEIGHTS)
+            await self._writer.submit(lambda store: store.set_group_shares(shares, queues), Purpose.SHARES)
             self._written = wanted
 
     def _wanted(self) -> Any:
         served, queues = self._config.settings.workers.queues, self._config.settings.queues
-        return {name: it.group_weights for name, it in queues.items() if served is None or name in served}, served
+        return {name: it.group_shares for name, it in queues.items() if served is None or name in served}, served
