@@ -14,8 +14,10 @@ Jobs without a group are one group more, NO_GROUP, with one share, in a queue in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
-UNIT = 1_000_000
+UNIT = 720_720
+"""Each whole number of shares up to 16 divides it."""
 NO_GROUP = ""
 
 Shares = Mapping[str, Mapping[str, float]]
@@ -24,7 +26,7 @@ Shares = Mapping[str, Mapping[str, float]]
 
 def spacing(shares: float) -> int:
     """Return the part of a round that a job takes whose group has so many shares."""
-    return round(UNIT / shares)
+    return ceil(UNIT / shares)
 
 
 def start_of(position: int | None, reached: int) -> int:

@@ -127,17 +127,18 @@ INSERT_JOBS = f"""
         insert into {{s}}.counts(state, queue, tier, n)
         select put.state, put.queue, 0, count(*) from put group by put.state, put.queue)
     select coalesce(array_agg(put.id order by put.id), '{{}}'),
-      array_agg(put.id) filter (where put.state = {READY} and (put.linked is not null or put.takes_turn))
+      array_agg(put.id) filter (where put.state = {READY}), bool_or(put.linked is not null or put.takes_turn)
     from put"""
 _PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
     ids bigint[];
-    related bigint[];
+    ready bigint[];
+    related boolean;
   begin
-    {INSERT_JOBS.strip()} into ids, related;
-    if related is not null then
-      perform {{s}}.jobs_due(related);
+    {INSERT_JOBS.strip()} into ids, ready, related;
+    if related then
+      perform {{s}}.jobs_due(ready);
     end if;
     {NOTIFY_UNLESS_OFF}
     return ids;

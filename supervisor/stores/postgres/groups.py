@@ -109,7 +109,7 @@ _TAKE = f"""create or replace function {{s}}.take_turns(ids bigint[]) returns vo
   begin
     for its in
       select queue, priority, name, array_agg(id order by due_at, id) as members,
-        coalesce((select round({UNIT} / shares) from {{s}}.group_shares
+        coalesce((select ceil({UNIT} / shares) from {{s}}.group_shares
           where group_shares.queue = it.queue and group_shares.name = it.name), {UNIT})::bigint as width
       from (
         select *, max(name) over (partition by queue, priority) <> '{NO_GROUP}' as shared
@@ -144,6 +144,12 @@ _FORGET = f"""create or replace function {{s}}.forget_groups(most bigint) return
     if not exists (select from {{s}}.turns) then
       return;
     end if;
+    update {{s}}.turns set round = first.age from (
+        select id, (
+          select age from {{s}}.jobs where state = {READY} and jobs.queue = turns.queue and tier = 0
+            and jobs.priority = turns.priority and age > turns.round order by age, jobs.id limit 1) as age
+        from {{s}}.turns for update skip locked) as first
+      where turns.id = first.id and first.age is not null;
     delete from {{s}}.job_groups where id = any(array(
       select id from {{s}}.job_groups where id = any(array(
         (select job_groups.id from {_OF_TURNS} where base + used <= round * {UNIT} limit most)
