@@ -128,11 +128,11 @@ def share(value: Any, place: Place | None) -> Fraction:
 
 def shares(value: Any, place: Place | None) -> Mapping[str, float]:
     """Return shares by name."""
-    expected = "expected a mapping of names to numbers from 0.01 to 1000"
+    expected = "expected a mapping of names to numbers from 1 to 1000"
     if not isinstance(value, Mapping):
         raise ValueError(expected)
     for name, n in value.items():
-        if not is_name(name) or not _is_number(n, 0.01, 1000):
+        if not is_name(name) or not _is_number(n, 1, 1000):
             raise ValueError(f"{expected}, got {name!r:.80}: {n!r:.80}")
     return {str(name): float(n) for name, n in value.items()}
 

@@ -6,7 +6,8 @@ round is its `age`, so that a claim reads the index as if there were no groups. 
 the numbers of their claimed jobs, each divided by its shares, differ by less than two rounds.
 
 `position` is where the next job of a group would start, in UNIT to a round. `round` is the one that was reached: that of the first
-job that waits. It never goes back, whatever is released into an older round. If no job waits, all groups start level.
+job that waits. It never goes back, whatever is released into an older round. If no job waits, all groups start level, at the id of
+the new job: no position is ahead of it, since each job had an id of its own, and takes one round at most.
 
 Jobs without a group are one group more, NO_GROUP, with one share, in a queue in which others have groups.
 """

@@ -76,13 +76,6 @@ def test_a_group_with_more_shares_has_more_jobs_in_each_round(store):
     assert order(store) == "aaab" * 3
 
 
-def test_a_group_with_half_a_share_has_every_second_turn(store):
-    store.set_group_shares({"default": {"a": 0.5}}, None)
-    grouped(store, "a", 3)
-    grouped(store, "b", 6)
-    assert order(store) == "ab" + "b" + "ab" + "b" + "ab" + "b"
-
-
 def test_shares_are_those_of_the_queue_and_of_the_time_when_a_job_becomes_ready(store):
     store.set_group_shares({"other": {"a": 3.0}, "default": {"a": 2.0}}, None)
     grouped(store, "a", 2)

@@ -60,7 +60,7 @@ class Groups:
             if it.state is JobState.READY and it.tier == Tier.FRESH and (it.row.queue, it.row.priority) == place
             if it is not job
         ]
-        turns = self._state.turns[row.queue, row.priority] = Turns(min(before, default=job.id))
+        turns = self._state.turns[row.queue, row.priority] = Turns(min(before, default=0))
         self._state.on_undo(lambda: self._state.turns.pop(place))
         if before:
             turns.positions[NO_GROUP] = (max(before) + 1) * UNIT
@@ -68,10 +68,11 @@ class Groups:
 
     def _reached(self, turns: Turns, job: JobRecord) -> int:
         """Return the round of the first job that waits besides this one, which has no turn yet. If a job of a higher priority is in
-        front, it is that of the last one that was claimed. If none waits, the groups start level."""
+        front, it is that of the last one that was claimed. If none waits, the groups start level, behind
+        all positions."""
         waiting = [it for it in self._state.candidates(job.row.queue, Tier.FRESH, 2) if it is not job]
         if not waiting:
-            return turns.last // UNIT
+            return self._state.last_id
         return waiting[0].age if waiting[0].row.priority == job.row.priority else turns.reached
 
     def _reach(self, turns: Turns, reached: int) -> None:
@@ -80,13 +81,12 @@ class Groups:
             self._state.on_undo(lambda: setattr(turns, "reached", before))
 
     def _set(self, turns: Turns, name: str, position: int | None) -> None:
-        before, last = turns.positions.get(name), turns.last
-        _put(turns, name, position, max(last, position or 0))
-        self._state.on_undo(lambda: _put(turns, name, before, last))
+        before = turns.positions.get(name)
+        _put(turns, name, position)
+        self._state.on_undo(lambda: _put(turns, name, before))
 
 
-def _put(turns: Turns, name: str, position: int | None, last: int) -> None:
-    turns.last = last
+def _put(turns: Turns, name: str, position: int | None) -> None:
     if position is None:
         turns.positions.pop(name, None)
     else:

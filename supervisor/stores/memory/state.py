@@ -126,8 +126,6 @@ class Turns:
 
     reached: int
     positions: dict[str, int] = field(default_factory=dict)
-    last: int = 0
-    """The highest position that a group has had."""
 
 
 Entry = tuple[int, int, int]
@@ -204,6 +202,10 @@ class MemoryState:
     def now(self) -> int:
         """Microseconds since the epoch."""
         return microseconds(self.clock())
+
+    @property
+    def last_id(self) -> int:
+        return self._sequence
 
     def next_age(self) -> int:
         """Return the next id, which is also an age behind all jobs that wait."""

@@ -22,8 +22,9 @@ GROUP_TABLES = (
       id bigint generated always as identity primary key,
       queue text collate "C" not null,
       priority bigint not null,
-      round bigint not null)""",
-    "create index turns_by_queue on {s}.turns(queue, priority, round)",
+      round bigint not null)
+    with (fillfactor = 50)""",
+    "create index turns_by_queue on {s}.turns(queue, priority)",
     "grant select on {s}.turns to public",
     """create table {s}.job_groups(
       id bigint generated always as identity primary key,
@@ -34,7 +35,6 @@ GROUP_TABLES = (
       used bigint not null)
     with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0)""",
     "create index job_groups_by_name on {s}.job_groups(queue, priority, name)",
-    "create index job_groups_by_position on {s}.job_groups(queue, priority, (base + used))",
     """create table {s}.group_shares(
       queue text collate "C", name text collate "C", shares float8 not null, primary key(queue, name))""",
 )
@@ -46,18 +46,16 @@ _REACH = f"""create or replace function {{s}}.reached_round(its_queue text, its_
   returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}
   declare
     before constant bigint := (select max(round) from {{s}}.turns where {_SAME});
-    reached bigint := (select age {_WAITING} and age >= coalesce(before, 0) order by age, id limit 1);
+    reached constant bigint := coalesce(
+      (select age {_WAITING} and age >= coalesce(before, 0) order by age, id limit 1),
+      pg_sequence_last_value(pg_get_serial_sequence({{jobs}}, 'id')::regclass) - cardinality(without) + 1);
     held bigint[];
   begin
     if before is null then  -- jobs that wait since before have no group, and keep their places
       insert into {{s}}.job_groups(queue, priority, name, base, used)
         select its_queue, its_priority, '{NO_GROUP}', (age + 1) * {UNIT}, 0 {_WAITING} order by age desc limit 1;
-      reached := coalesce(reached, nextval((select pg_get_serial_sequence({{jobs}}, 'id')::regclass)));
       insert into {{s}}.turns(queue, priority, round) values (its_queue, its_priority, reached);
       return reached;
-    end if;
-    if reached is null then  -- the groups start level
-      reached := (select max(base + used) / {UNIT} from {{s}}.job_groups where {_SAME});
     end if;
     if reached >= before + {LAG} then
       held := array(select id from {{s}}.turns where {_SAME} order by id for update skip locked);
@@ -98,7 +96,7 @@ _USE = f"""create or replace function {{s}}.use_turns(its_queue text, its_priori
     return start;
   end {BODY}"""
 
-# Give those of these jobs a turn that are ready and fresh, and share a queue by groups.
+# Give those of these jobs a turn that are ready and fresh, and share a queue by groups. `state + 0` keeps it from the index of ready jobs.
 _TAKE = f"""create or replace function {{s}}.take_turns(ids bigint[]) returns void language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
@@ -116,7 +114,7 @@ _TAKE = f"""create or replace function {{s}}.take_turns(ids bigint[]) returns vo
         from (
           select jobs.id, due_at, queue, priority, coalesce(extras.text::json ->> 'group', '{NO_GROUP}') as name
           from {{s}}.jobs left join {{s}}.extras on extras.job_id = jobs.id
-          where jobs.id = any(ids) and state = {READY} and tier = 0) as it) as it
+          where jobs.id = any(ids) and state + 0 = {READY} and tier + 0 = 0) as it) as it
       where shared or exists (
         select from {{s}}.turns where turns.queue = it.queue and turns.priority = it.priority)
       group by queue, priority, name order by queue, priority, name
@@ -133,13 +131,14 @@ _TAKE = f"""create or replace function {{s}}.take_turns(ids bigint[]) returns vo
     end loop;
   end {BODY}"""
 
-_OF_TURNS = "{s}.turns join {s}.job_groups on job_groups.queue = turns.queue and job_groups.priority = turns.priority"
 _NONE_WAITS = f"""not exists (
         select from {{s}}.jobs where state = {READY} and jobs.queue = turns.queue and tier = 0 and jobs.priority = turns.priority)"""
-# Remove what no longer counts: a group that is not ahead of the round that was reached would start from there anyway, and so would
-# all groups if no job waits.
+# Remove what no longer counts, among `most` groups from a random one on: a group that is not ahead of the round that was reached would
+# start from there anyway, and so would all groups if no job waits.
 _FORGET = f"""create or replace function {{s}}.forget_groups(most bigint) returns void language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    first bigint;
   begin
     if not exists (select from {{s}}.turns) then
       return;
@@ -150,10 +149,13 @@ _FORGET = f"""create or replace function {{s}}.forget_groups(most bigint) return
             and jobs.priority = turns.priority and age > turns.round order by age, jobs.id limit 1) as age
         from {{s}}.turns for update skip locked) as first
       where turns.id = first.id and first.age is not null;
+    first := (select min(id) + random() * greatest(0, max(id) + 1 - most - min(id)) from {{s}}.job_groups);
     delete from {{s}}.job_groups where id = any(array(
       select id from {{s}}.job_groups where id = any(array(
-        (select job_groups.id from {_OF_TURNS} where base + used <= round * {UNIT} limit most)
-        union all (select job_groups.id from {_OF_TURNS} where {_NONE_WAITS} limit most)))
+        select its.id from (select * from {{s}}.job_groups where id >= first order by id limit most) as its
+        where not exists (
+          select from {{s}}.turns where turns.queue = its.queue and turns.priority = its.priority
+            and its.base + its.used > round * {UNIT} and not {_NONE_WAITS})))
       for update skip locked));
     delete from {{s}}.turns where id = any(array(
       select id from {{s}}.turns where {_NONE_WAITS} and not exists (

@@ -37,8 +37,7 @@ _WAITING = f"""
     and id not in (select value from json_each(?4))"""
 FIRST_WAITING = f"select age {_WAITING} order by age limit 1"
 LAST_WAITING = f"select age {_WAITING} order by age desc limit 1"
-LAST_ROUND = f"select max(position) / {UNIT} from job_groups where queue = ? and priority = ?"
-NEXT_ID = "select seq + 1 from sqlite_sequence where name = 'jobs'"
+FIRST_NEW_ID = "select seq + 1 - json_array_length(?) from sqlite_sequence where name = 'jobs'"
 POSITION = """
   select json_array(
     (select position from job_groups where queue = ?1 and priority = ?2 and name = ?3),
@@ -106,15 +105,11 @@ class Groups:
         """Return the round that was reached, and keep it. The jobs of the batch have no turn yet."""
         before = self._connection.value(ROUND, queue, priority)
         first = self._connection.value(FIRST_WAITING, queue, priority, before or 0, batch)
+        reached = max(before or 0, self._connection.value(FIRST_NEW_ID, batch) if first is None else first)
         if before is None:  # jobs that wait since before have no group, and keep their places
-            reached = self._connection.value(NEXT_ID) if first is None else first
             last = self._connection.value(LAST_WAITING, queue, priority, 0, batch)
             if last is not None:
                 self._connection.run(SET_POSITION, queue, priority, NO_GROUP, (last + 1) * UNIT)
-        else:
-            if first is None:  # the groups start level
-                first = self._connection.value(LAST_ROUND, queue, priority) or before
-            reached = max(before, first)
         if reached != before:
             self._connection.run(SET_ROUND, queue, priority, reached)
         return int(reached)
