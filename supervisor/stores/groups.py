@@ -3,7 +3,7 @@
 Jobs of one queue and one priority take turns in rounds: in each round a group starts as many jobs as it has shares. A job gets its
 round when it becomes ready and fresh: the one behind the newest job of its group, but not one before the round that was reached. The
 round is its `age`, so that a claim reads the index as if there were no groups. What holds, for groups that always have jobs waiting:
-the numbers of their claimed jobs, each divided by its shares, differ by less than two rounds.
+the numbers of their claimed jobs, each divided by its shares, differ by three rounds at most.
 
 `position` is where the next job of a group would start, in UNIT to a round. `round` is the one that was reached: that of the first
 job that waits. It never goes back, whatever is released into an older round. If no job waits, all groups start level, at the id of

@@ -269,6 +269,34 @@ def test_a_paused_queue_keeps_its_turns(store):
     assert order(store, 5) == "ababa"
 
 
+INSERT = "insert into {s}.jobs(handler, payload, priority) values ('mail', '{}', 0)"
+
+
+def test_jobs_that_another_program_inserts_take_turns(factory, store):
+    if not factory.durable:
+        pytest.skip("no other program has its jobs")
+    for _ in range(2):
+        factory.sql(INSERT)
+    assert order(store) == "--"
+    grouped(store, "a", 100)
+    take(store, 50)
+    for _ in range(3):
+        factory.sql(INSERT)
+    assert order(store, 7) == "a-a-a-a"
+
+
+def test_a_job_that_another_program_moves_takes_a_turn_in_its_new_queue(factory, store):
+    if not factory.durable:
+        pytest.skip("no other program has its jobs")
+    ids = grouped(store, "b", 2, queue="other") + grouped(store, None, 2, queue="other")
+    grouped(store, "a", 100)
+    take(store, 50)
+    for id in ids:
+        factory.sql(f"update {{s}}.jobs set queue = 'default' where id = {id}")
+    assert sorted(order(store, 6)) == sorted("b-a" * 2)
+    factory.check()
+
+
 def test_groups_that_are_idle_are_forgotten(factory, store):
     store.enqueue([EnqueueRow("mail", "{}", extras=Extras(group=f"tenant {n}")) for n in range(300)])
     grouped(store, "a", 5)

@@ -134,11 +134,12 @@ INSERTED_BY_SQL = (
 )
 
 QUEUE_CHANGED = (
-    f"""create function {{s}}.queue_changed() returns trigger language plpgsql security definer
+    f"""create or replace function {{s}}.queue_changed() returns trigger language plpgsql security definer
       set search_path = pg_catalog, pg_temp as {BODY}
       begin
         insert into {{s}}.counts(state, queue, tier, n)
           values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
+        perform {{s}}.take_turns(array[new.id]);
         {NOTIFY_UNLESS_OFF}
         return null;
       end {BODY}""",

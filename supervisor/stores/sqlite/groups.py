@@ -18,6 +18,23 @@ GROUP_TABLES = (
     "create table group_shares(queue text, name text, shares real not null, primary key(queue, name)) without rowid",
 )
 
+_NAME = f"coalesce((select json_extract(text, '$.group') from extras where job_id = new.id), '{NO_GROUP}')"
+_WIDTH = f"""cast(
+        {UNIT} / coalesce((select shares from group_shares where queue = new.queue and name = {_NAME}), 1) + 0.999999 as integer)"""
+_SAME = "queue = new.queue and priority = new.priority"
+_IS_FRESH = f"exists (select 1 from jobs where id = new.id and state = {READY} and tier = 0)"
+# For triggers: give the new job, which another program has inserted or moved, a turn if others take turns in its queue.
+TAKE_TURN = f"""insert into job_groups(queue, priority, name, position)
+        select queue, priority, {_NAME}, {_WIDTH} + max(
+          {UNIT} * max(round, coalesce((
+            select age from jobs where state = {READY} and {_SAME} and tier = 0 and age >= round and id != new.id
+            order by age limit 1), 0)),
+          coalesce((select position from job_groups where {_SAME} and name = {_NAME}), 0))
+        from turns where {_SAME} and {_IS_FRESH}
+        on conflict(queue, priority, name) do update set position = excluded.position;
+      update jobs set age = (select (position - {_WIDTH}) / {UNIT} from job_groups where {_SAME} and name = {_NAME})
+        where id = new.id and {_IS_FRESH} and exists (select 1 from turns where {_SAME});"""
+
 IN_USE = "select exists(select 1 from turns)"
 # The jobs among ?1 that take a turn now, in their order: those that have a group, or are in a queue where others have one.
 TAKERS = Select(

@@ -66,7 +66,6 @@ FROM_VERSION_1 = (
     PENDING_DEAD_LETTERS,
     "alter table supervisors add column sinks text not null default '[]'",
     "alter table supervisors add column about text not null default '{}'",
-    QUEUE_CHANGED,
     REPORTS,
     "delete from dead_letters where job_id not in (select id from jobs)",
     "delete from attempts where job_id not in (select id from jobs)",
@@ -88,6 +87,8 @@ FROM_VERSION_2 = (
     INSERTED_BY_SQL,
     "drop trigger if exists job_deleted",
     JOB_DELETED,
+    "drop trigger if exists queue_changed",
+    QUEUE_CHANGED,
 )
 
 

@@ -14,7 +14,7 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.sqlite.extras import EXTRAS
-from supervisor.stores.sqlite.groups import GROUP_TABLES
+from supervisor.stores.sqlite.groups import GROUP_TABLES, TAKE_TURN
 from supervisor.stores.sqlite.keys import KEY_TABLES
 
 APPLICATION_ID = 0x4A535631
@@ -121,15 +121,17 @@ INSERTED_BY_SQL = f"""create trigger inserted_by_sql after insert on jobs when n
         headers = iif({headers_are_long("new")}, null, headers) where id = new.id;
       insert into counts values ({_STATE_AT_FIRST}, new.queue, new.tier, 1)
         on conflict(state, queue, tier) do update set n = n + 1;
+      {TAKE_TURN}
     end"""
 # It checks columns that the store itself never updates.
 UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, queue, priority, created_at, options on jobs begin
       {_refusals("handler", "queue", "priority", "created_at", "options")}
     end"""
 
-QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs begin
+QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs begin
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
+      {TAKE_TURN}
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = """create trigger job_deleted after delete on jobs begin
