@@ -36,6 +36,7 @@ ROWS = (
     "mixed",
     "fairness",
     "keys",
+    "groups",
     "async_jobs",
     "postgres",
     "kafka",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from supervisor.config.settings import RetentionSettings
 from supervisor.stores.extras import Extras
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import EnqueueRow
-from tests.stores.factories import FACTORIES, promote, release, success, take
+from tests.stores.factories import FACTORIES, promote, success, take
 
 EXAMPLES = int(os.environ.get("SUPERVISOR_MODEL_EXAMPLES", "30"))
 SHARES = {"a": 1.0, "b": 1.0, "c": 3.0, "d": 2.5}
