@@ -250,6 +250,29 @@ def test_a_job_that_waits_for_its_key_takes_its_turn_once_it_has_the_key(store):
     assert order(store, 4) == "baaa"
 
 
+@pytest.mark.parametrize("end", ["cancel", "delete"])
+@pytest.mark.parametrize("group", ["a", None])
+def test_jobs_that_are_cancelled_or_deleted_take_no_turn(store, end, group):
+    store.set_group_shares({"default": {"a": 2.0}}, None)
+    grouped(store, "b", 100)
+    ids = grouped(store, group, 60)
+    grouped(store, group, 2, priority=-1)
+    getattr(store, end)(ids)
+    grouped(store, group, 4)
+    assert order(store, 8) == ("baabaabb" if group else "b-b-b-b-")
+
+
+def test_a_job_that_is_cancelled_while_it_runs_has_had_its_turn(store):
+    grouped(store, "a", 50)
+    grouped(store, "b", 50)
+    taken = take(store, 40)
+    store.cancel([lease.id for lease in taken if store.get(lease.id)["group"] == "a"])
+    assert order(store, 6) == "ababab"
+    grouped(store, "a", 1)
+    grouped(store, "b", 1)
+    assert order(store, 100)[-2:] == "ab"
+
+
 def test_a_transaction_that_fails_leaves_the_turns_as_they_were(store):
     grouped(store, "a", 10)
     with pytest.raises(RuntimeError), store.transaction():
@@ -295,6 +318,18 @@ def test_a_job_that_another_program_moves_takes_a_turn_in_its_new_queue(factory,
         factory.sql(f"update {{s}}.jobs set queue = 'default' where id = {id}")
     assert sorted(order(store, 6)) == sorted("b-a" * 2)
     factory.check()
+
+
+def test_jobs_that_another_program_moves_or_deletes_take_no_turn(factory, store):
+    if not factory.durable:
+        pytest.skip("no other program has its jobs")
+    grouped(store, "b", 100)
+    first, *_ = grouped(store, "a", 30), grouped(store, None, 30)
+    factory.sql("update {s}.jobs set queue = 'other' where id > 130")
+    factory.sql(f"delete from {{s}}.jobs where id >= {first[0]} and id <= {first[-1]}")
+    grouped(store, "a", 2)
+    grouped(store, None, 2)
+    assert order(store, 7) == "ba-ba-b"
 
 
 def test_groups_that_are_idle_are_forgotten(factory, store):

@@ -24,7 +24,16 @@ class Groups:
         self._reach(turns, self._reached(turns, job))
         start = start_of(turns.positions.get(name), turns.reached)
         self._state.change(job, age=start // UNIT)
-        self._set(turns, name, start + spacing(self._state.shares.get((job.row.queue, name), 1)))
+        self._set(turns, name, start + self._width(job))
+
+    def return_turn(self, job: JobRecord) -> None:
+        """Take back the turn of a job that waits for it, and is about to be cancelled or deleted."""
+        name, turns = job.group or NO_GROUP, self._state.turns.get((job.row.queue, job.row.priority))
+        if turns is not None and job.state is JobState.READY and job.tier == Tier.FRESH and name in turns.positions:
+            self._set(turns, name, turns.positions[name] - self._width(job))
+
+    def _width(self, job: JobRecord) -> int:
+        return spacing(self._state.shares.get((job.row.queue, job.group or NO_GROUP), 1))
 
     def claimed(self, job: JobRecord) -> None:
         """Note that the job is claimed."""

@@ -8,9 +8,11 @@ transactions use at the same time adds up, though they give jobs the same rounds
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from supervisor.stores.codes import READY
 from supervisor.stores.groups import NO_GROUP, UNIT, Shares
-from supervisor.stores.postgres.connection import Connection
+from supervisor.stores.postgres.connection import Connection, array
 from supervisor.stores.postgres.functions import BODY
 
 LAG = 32
@@ -69,7 +71,7 @@ _REACH = f"""create or replace function {{s}}.reached_round(its_queue text, its_
     return greatest(before, reached);
   end {BODY}"""
 
-# Let `n` jobs of a group take turns, and return the start of the first one.
+# Let jobs of a group take the turns that they need, and return the start of the first one. What is below zero is returned.
 _USE = f"""create or replace function {{s}}.use_turns(its_queue text, its_priority bigint, its_name text, reached bigint, needed bigint)
   returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}
   declare
@@ -83,6 +85,9 @@ _USE = f"""create or replace function {{s}}.use_turns(its_queue text, its_priori
     if start >= reached * {UNIT} then
       own := coalesce((select sum(used) from {{s}}.job_groups where id = any(held) and base = its_base), 0);
     else
+      if needed < 0 then
+        return null;
+      end if;
       its_base := reached * {UNIT};
       start := its_base;
     end if;
@@ -96,6 +101,9 @@ _USE = f"""create or replace function {{s}}.use_turns(its_queue text, its_priori
     return start;
   end {BODY}"""
 
+_NAME = f"coalesce(extras.text::json ->> 'group', '{NO_GROUP}')"
+_WIDTH = f"""coalesce((select ceil({UNIT} / shares) from {{s}}.group_shares
+          where group_shares.queue = it.queue and group_shares.name = it.name), {UNIT})::bigint"""
 # Give those of these jobs a turn that are ready and fresh, and share a queue by groups. `state + 0` keeps it from the index of ready jobs.
 _TAKE = f"""create or replace function {{s}}.take_turns(ids bigint[]) returns void language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
@@ -107,12 +115,11 @@ _TAKE = f"""create or replace function {{s}}.take_turns(ids bigint[]) returns vo
   begin
     for its in
       select queue, priority, name, array_agg(id order by due_at, id) as members,
-        coalesce((select ceil({UNIT} / shares) from {{s}}.group_shares
-          where group_shares.queue = it.queue and group_shares.name = it.name), {UNIT})::bigint as width
+        {_WIDTH} as width
       from (
         select *, max(name) over (partition by queue, priority) <> '{NO_GROUP}' as shared
         from (
-          select jobs.id, due_at, queue, priority, coalesce(extras.text::json ->> 'group', '{NO_GROUP}') as name
+          select jobs.id, due_at, queue, priority, {_NAME} as name
           from {{s}}.jobs left join {{s}}.extras on extras.job_id = jobs.id
           where jobs.id = any(ids) and state + 0 = {READY} and tier + 0 = 0) as it) as it
       where shared or exists (
@@ -133,6 +140,35 @@ _TAKE = f"""create or replace function {{s}}.take_turns(ids bigint[]) returns vo
 
 _NONE_WAITS = f"""not exists (
         select from {{s}}.jobs where state = {READY} and jobs.queue = turns.queue and tier = 0 and jobs.priority = turns.priority)"""
+# Take back the turns of those of these jobs that wait for them, and are about to be cancelled.
+_RETURN = f"""create or replace function {{s}}.return_turns(ids bigint[]) returns void language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as {BODY}
+  begin
+    if exists (select from {{s}}.turns) then
+      perform {{s}}.use_turns(queue, priority, name, 0, -sum({_WIDTH})::bigint)
+      from (
+        select jobs.queue, jobs.priority, {_NAME} as name
+        from {{s}}.jobs left join {{s}}.extras on extras.job_id = jobs.id
+        where jobs.id = any(ids) and state + 0 = {READY} and tier + 0 = 0) as it
+      group by queue, priority, name;
+    end if;
+  end {BODY}"""
+# For the trigger of jobs that are deleted: the rows `gone`.
+RETURN_TURNS_OF_GONE = f"""if exists (select from {{s}}.turns) then
+          perform {{s}}.use_turns(queue, priority, name, 0, -sum({_WIDTH})::bigint)
+          from (
+            select gone.queue, gone.priority, {_NAME} as name
+            from gone left join {{s}}.extras on extras.job_id = gone.id where gone.state = {READY} and gone.tier = 0) as it
+          group by queue, priority, name;
+        end if;"""
+# For the trigger of a job that is moved to another queue.
+RETURN_TURN_OF_OLD = f"""if old.state = {READY} and old.tier = 0 then
+          perform {{s}}.use_turns(queue, priority, name, 0, -{_WIDTH})
+          from (
+            select old.queue as queue, old.priority as priority, {_NAME} as name
+            from (select) as one left join {{s}}.extras on extras.job_id = old.id) as it;
+        end if;"""
+
 # Remove what no longer counts, among `most` groups from a random one on: a group that is not ahead of the round that was reached would
 # start from there anyway, and so would all groups if no job waits.
 _FORGET = f"""create or replace function {{s}}.forget_groups(most bigint) returns void language plpgsql security definer
@@ -176,10 +212,11 @@ GROUP_FUNCTIONS = (
     _REACH,
     _USE,
     _TAKE,
+    _RETURN,
     _FORGET,
     _SET_SHARES,
     """revoke execute on function {s}.reached_round(text, bigint, bigint[]), {s}.take_turns(bigint[]),
-      {s}.use_turns(text, bigint, text, bigint, bigint), {s}.forget_groups(bigint),
+      {s}.use_turns(text, bigint, text, bigint, bigint), {s}.return_turns(bigint[]), {s}.forget_groups(bigint),
       {s}.set_group_shares(text[], text[], text[], float8[]) from public""",
 )
 # A job that another program inserts by plain SQL has no group, and takes turns with those that have one.
@@ -197,6 +234,7 @@ GROUP_TRIGGERS = (
     "revoke execute on function {s}.inserted_takes_turn() from public",
 )
 
+RETURN = "select {s}.return_turns($1::bigint[])"
 FORGET = "select {s}.forget_groups($1)"
 SET_SHARES = "select {s}.set_group_shares($1::text[], $2::text[], $3::text[], $4::float8[])"
 
@@ -206,6 +244,10 @@ class Groups:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    def return_turns(self, ids: Sequence[int]) -> None:
+        """Take back the turns of those of these jobs that wait for them, and are about to be cancelled."""
+        self._connection.later(RETURN, array(ids))
 
     def forget_idle(self, limit: int) -> None:
         """Remove what no longer counts, of `limit` groups at most."""

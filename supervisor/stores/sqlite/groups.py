@@ -18,9 +18,18 @@ GROUP_TABLES = (
     "create table group_shares(queue text, name text, shares real not null, primary key(queue, name)) without rowid",
 )
 
-_NAME = f"coalesce((select json_extract(text, '$.group') from extras where job_id = new.id), '{NO_GROUP}')"
-_WIDTH = f"""cast(
-        {UNIT} / coalesce((select shares from group_shares where queue = new.queue and name = {_NAME}), 1) + 0.999999 as integer)"""
+
+def _name(row: str) -> str:
+    return f"coalesce((select json_extract(text, '$.group') from extras where job_id = {row}.id), '{NO_GROUP}')"
+
+
+def _width(queue: str, name: str) -> str:
+    shares = f"(select shares from group_shares where group_shares.queue = {queue} and group_shares.name = {name})"
+    return f"cast({UNIT} / coalesce({shares}, 1) + 0.999999 as integer)"
+
+
+_NAME = _name("new")
+_WIDTH = _width("new.queue", _NAME)
 _SAME = "queue = new.queue and priority = new.priority"
 _IS_FRESH = f"exists (select 1 from jobs where id = new.id and state = {READY} and tier = 0)"
 # For triggers: give the new job, which another program has inserted or moved, a turn if others take turns in its queue.
@@ -34,6 +43,16 @@ TAKE_TURN = f"""insert into job_groups(queue, priority, name, position)
         on conflict(queue, priority, name) do update set position = excluded.position;
       update jobs set age = (select (position - {_WIDTH}) / {UNIT} from job_groups where {_SAME} and name = {_NAME})
         where id = new.id and {_IS_FRESH} and exists (select 1 from turns where {_SAME});"""
+# For triggers: take back the turn of the old job if that waited for it, and is deleted, or moved to another queue.
+RETURN_TURN = f"""update job_groups set position = position - {_width("old.queue", "job_groups.name")}
+        where old.state = {READY} and old.tier = 0 and queue = old.queue and priority = old.priority and name = {_name("old")};"""
+RETURN_TURNS = f"""
+  update job_groups set position = position - it.n * {_width("it.queue", "it.name")}
+  from (
+    select queue, priority, {_name("jobs")} as name, count(*) as n
+    from json_each(?) as ids cross join jobs on jobs.id = ids.value and jobs.state = {READY} and jobs.tier = 0
+    group by queue, priority, 3) as it
+  where job_groups.queue = it.queue and job_groups.priority = it.priority and job_groups.name = it.name"""
 
 IN_USE = "select exists(select 1 from turns)"
 # The jobs among ?1 that take a turn now, in their order: those that have a group, or are in a queue where others have one.
@@ -117,6 +136,11 @@ class Groups:
             self._connection.run_many(SET_POSITION, positions)
         if ages:
             self._connection.run(SET_AGES, packed(ages))
+
+    def return_turns(self, ids: Sequence[int]) -> None:
+        """Take back the turns of those of these jobs that wait for them, and are about to be cancelled."""
+        if self.in_use():
+            self._connection.run(RETURN_TURNS, packed(ids))
 
     def _reach(self, queue: str, priority: int, batch: str) -> int:
         """Return the round that was reached, and keep it. The jobs of the batch have no turn yet."""
