@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from supervisor.stores.codes import BLOCKED, READY
 from supervisor.stores.sqlite.connection import Connection, Select, packed
@@ -42,10 +42,10 @@ class Links:
             self._move(waiting, READY, BLOCKED)
         self.groups.take_turns(ids)
 
-    def ended(self, ids: Sequence[int], deleted: bool = False) -> None:
+    def ended(self, ids: Iterable[int], deleted: bool = False) -> None:
         """Let the jobs go on that have waited for these, which have ended, or are about to be `deleted`."""
-        if ids and self._keys.in_use():
-            self._resume(self._keys.release(ids, deleted))
+        if self._keys.in_use():
+            self._resume(self._keys.release([*ids], deleted))
 
     def repair(self) -> frozenset[str]:
         """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return their queues."""
