@@ -26,8 +26,8 @@ class Groups:
         self._state.change(job, age=start // UNIT)
         self._set(turns, name, start + self._width(job))
 
-    def return_turn(self, job: JobRecord) -> None:
-        """Take back the turn of a job that waits for it, and is about to be cancelled or deleted."""
+    def free_turn(self, job: JobRecord) -> None:
+        """Free the turn of a job that waits for it, and is about to be cancelled or deleted."""
         name, turns = job.group or NO_GROUP, self._state.turns.get((job.row.queue, job.row.priority))
         if turns is not None and job.state is JobState.READY and job.tier == Tier.FRESH and name in turns.positions:
             self._set(turns, name, turns.positions[name] - self._width(job))

@@ -71,7 +71,7 @@ class OperatorChanges:
     def make_cancelled(self, ids: Sequence[int]) -> None:
         now = self._state.now()
         for job in self._jobs(ids):
-            self._links.groups.return_turn(job)
+            self._links.groups.free_turn(job)
             self._state.change(job, state=JobState.CANCELLED, token=job.token + 1, finished_at=now, owner=None)
             self._links.ended(job)
 
@@ -103,7 +103,7 @@ class OperatorChanges:
 
     def remove(self, ids: Sequence[int]) -> None:
         for job in self._jobs(ids):
-            self._links.groups.return_turn(job)
+            self._links.groups.free_turn(job)
             self._links.ended(job, deleted=True)
             self._state.remove(job)
 

@@ -163,7 +163,7 @@ class MemoryState:
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
-        self._sequence = 0
+        self.last_id = 0
         self._before: list[Before] | None = None  # what the open transaction has changed, as it was
         self._failed = False  # a write inside the open transaction has failed
 
@@ -177,7 +177,7 @@ class MemoryState:
                     self._failed = True
                     raise
                 return
-            self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
+            self._before, sequence, paused, owners = [], self.last_id, set(self.paused), dict(self.owners)
             made_ready = set(self.made_ready)
             try:
                 yield
@@ -187,7 +187,7 @@ class MemoryState:
                 self._undo(self._before)
                 for act in reversed(self._undoing):
                     act()
-                self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
+                self.last_id, self.paused, self.made_ready = sequence, paused, made_ready
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
@@ -203,14 +203,10 @@ class MemoryState:
         """Microseconds since the epoch."""
         return microseconds(self.clock())
 
-    @property
-    def last_id(self) -> int:
-        return self._sequence
-
     def next_age(self) -> int:
         """Return the next id, which is also an age behind all jobs that wait."""
-        self._sequence += 1
-        return self._sequence
+        self.last_id += 1
+        return self.last_id
 
     def add(self, job: JobRecord) -> None:
         if self._before is not None:

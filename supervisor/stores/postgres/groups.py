@@ -71,7 +71,7 @@ _REACH = f"""create or replace function {{s}}.reached_round(its_queue text, its_
     return greatest(before, reached);
   end {BODY}"""
 
-# Let jobs of a group take the turns that they need, and return the start of the first one. What is below zero is returned.
+# Let jobs of a group take the turns that they need, and return the start of the first one. If they need fewer than none, these are free again.
 _USE = f"""create or replace function {{s}}.use_turns(its_queue text, its_priority bigint, its_name text, reached bigint, needed bigint)
   returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}
   declare
@@ -140,8 +140,8 @@ _TAKE = f"""create or replace function {{s}}.take_turns(ids bigint[]) returns vo
 
 _NONE_WAITS = f"""not exists (
         select from {{s}}.jobs where state = {READY} and jobs.queue = turns.queue and tier = 0 and jobs.priority = turns.priority)"""
-# Take back the turns of those of these jobs that wait for them, and are about to be cancelled.
-_RETURN = f"""create or replace function {{s}}.return_turns(ids bigint[]) returns void language plpgsql security definer
+# Free the turns of those of these jobs that wait for them, and are about to be cancelled.
+_FREE = f"""create or replace function {{s}}.free_turns(ids bigint[]) returns void language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   begin
     if exists (select from {{s}}.turns) then
@@ -154,7 +154,7 @@ _RETURN = f"""create or replace function {{s}}.return_turns(ids bigint[]) return
     end if;
   end {BODY}"""
 # For the trigger of jobs that are deleted: the rows `gone`.
-RETURN_TURNS_OF_GONE = f"""if exists (select from {{s}}.turns) then
+FREE_TURNS_OF_GONE = f"""if exists (select from {{s}}.turns) then
           perform {{s}}.use_turns(queue, priority, name, 0, -sum({_WIDTH})::bigint)
           from (
             select gone.queue, gone.priority, {_NAME} as name
@@ -162,7 +162,7 @@ RETURN_TURNS_OF_GONE = f"""if exists (select from {{s}}.turns) then
           group by queue, priority, name;
         end if;"""
 # For the trigger of a job that is moved to another queue.
-RETURN_TURN_OF_OLD = f"""if old.state = {READY} and old.tier = 0 then
+FREE_TURN_OF_OLD = f"""if old.state = {READY} and old.tier = 0 then
           perform {{s}}.use_turns(queue, priority, name, 0, -{_WIDTH})
           from (
             select old.queue as queue, old.priority as priority, {_NAME} as name
@@ -212,11 +212,11 @@ GROUP_FUNCTIONS = (
     _REACH,
     _USE,
     _TAKE,
-    _RETURN,
+    _FREE,
     _FORGET,
     _SET_SHARES,
     """revoke execute on function {s}.reached_round(text, bigint, bigint[]), {s}.take_turns(bigint[]),
-      {s}.use_turns(text, bigint, text, bigint, bigint), {s}.return_turns(bigint[]), {s}.forget_groups(bigint),
+      {s}.use_turns(text, bigint, text, bigint, bigint), {s}.free_turns(bigint[]), {s}.forget_groups(bigint),
       {s}.set_group_shares(text[], text[], text[], float8[]) from public""",
 )
 # A job that another program inserts by plain SQL has no group, and takes turns with those that have one.
@@ -234,7 +234,7 @@ GROUP_TRIGGERS = (
     "revoke execute on function {s}.inserted_takes_turn() from public",
 )
 
-RETURN = "select {s}.return_turns($1::bigint[])"
+FREE = "select {s}.free_turns($1::bigint[])"
 FORGET = "select {s}.forget_groups($1)"
 SET_SHARES = "select {s}.set_group_shares($1::text[], $2::text[], $3::text[], $4::float8[])"
 
@@ -245,9 +245,9 @@ class Groups:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def return_turns(self, ids: Sequence[int]) -> None:
-        """Take back the turns of those of these jobs that wait for them, and are about to be cancelled."""
-        self._connection.later(RETURN, array(ids))
+    def free_turns(self, ids: Sequence[int]) -> None:
+        """Free the turns of those of these jobs that wait for them, and are about to be cancelled."""
+        self._connection.later(FREE, array(ids))
 
     def forget_idle(self, limit: int) -> None:
         """Remove what no longer counts, of `limit` groups at most."""

@@ -17,7 +17,7 @@ OF_SUPERVISORS = {
 }
 """The rights by table."""
 FUNCTIONS = (
-    "clock()", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()", "return_turns(bigint[])",
+    "clock()", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()", "free_turns(bigint[])",
     "forget_groups(bigint)", "set_group_shares(text[], text[], text[], float8[])",
 )  # fmt: skip
 MISSING = """

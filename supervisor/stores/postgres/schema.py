@@ -28,11 +28,11 @@ from supervisor.stores.limits import (
 )
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
 from supervisor.stores.postgres.groups import (
+    FREE_TURN_OF_OLD,
+    FREE_TURNS_OF_GONE,
     GROUP_FUNCTIONS,
     GROUP_TABLES,
     GROUP_TRIGGERS,
-    RETURN_TURN_OF_OLD,
-    RETURN_TURNS_OF_GONE,
 )
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
@@ -145,7 +145,7 @@ QUEUE_CHANGED = (
       begin
         insert into {{s}}.counts(state, queue, tier, n)
           values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
-        {RETURN_TURN_OF_OLD}
+        {FREE_TURN_OF_OLD}
         perform {{s}}.take_turns(array[new.id]);
         {NOTIFY_UNLESS_OFF}
         return null;
@@ -161,7 +161,7 @@ JOBS_DELETED_FUNCTIONS = (
       declare
         ids constant bigint[] := array(select id from gone);
       begin
-        {RETURN_TURNS_OF_GONE}
+        {FREE_TURNS_OF_GONE}
         delete from {{s}}.attempts where job_id = any(ids);
         delete from {{s}}.key_waiters using {{s}}.extras
           where extras.job_id = any(ids) and key_waiters.key = extras.key and key_waiters.job_id = extras.job_id;

@@ -43,10 +43,10 @@ TAKE_TURN = f"""insert into job_groups(queue, priority, name, position)
         on conflict(queue, priority, name) do update set position = excluded.position;
       update jobs set age = (select (position - {_WIDTH}) / {UNIT} from job_groups where {_SAME} and name = {_NAME})
         where id = new.id and {_IS_FRESH} and exists (select 1 from turns where {_SAME});"""
-# For triggers: take back the turn of the old job if that waited for it, and is deleted, or moved to another queue.
-RETURN_TURN = f"""update job_groups set position = position - {_width("old.queue", "job_groups.name")}
+# For triggers: free the turn of the old job if that waited for it, and is deleted, or moved to another queue.
+FREE_TURN = f"""update job_groups set position = position - {_width("old.queue", "job_groups.name")}
         where old.state = {READY} and old.tier = 0 and queue = old.queue and priority = old.priority and name = {_name("old")};"""
-RETURN_TURNS = f"""
+FREE_TURNS = f"""
   update job_groups set position = position - it.n * {_width("it.queue", "it.name")}
   from (
     select queue, priority, {_name("jobs")} as name, count(*) as n
@@ -137,10 +137,10 @@ class Groups:
         if ages:
             self._connection.run(SET_AGES, packed(ages))
 
-    def return_turns(self, ids: Sequence[int]) -> None:
-        """Take back the turns of those of these jobs that wait for them, and are about to be cancelled."""
+    def free_turns(self, ids: Sequence[int]) -> None:
+        """Free the turns of those of these jobs that wait for them, and are about to be cancelled."""
         if self.in_use():
-            self._connection.run(RETURN_TURNS, packed(ids))
+            self._connection.run(FREE_TURNS, packed(ids))
 
     def _reach(self, queue: str, priority: int, batch: str) -> int:
         """Return the round that was reached, and keep it. The jobs of the batch have no turn yet."""

@@ -86,7 +86,7 @@ class OperatorChanges:
         return frozenset(sink for supervisor in self._queries.supervisors() for sink in supervisor["sinks"])
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
-        self._links.groups.return_turns(ids)
+        self._links.groups.free_turns(ids)
         self._connection.run(CANCEL, self._connection.now(), packed(ids))
         self._links.ended(ids)
 

@@ -14,7 +14,7 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.sqlite.extras import EXTRAS
-from supervisor.stores.sqlite.groups import GROUP_TABLES, RETURN_TURN, TAKE_TURN
+from supervisor.stores.sqlite.groups import FREE_TURN, GROUP_TABLES, TAKE_TURN
 from supervisor.stores.sqlite.keys import KEY_TABLES
 
 APPLICATION_ID = 0x4A535631
@@ -129,14 +129,14 @@ UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, que
     end"""
 
 QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs begin
-      {RETURN_TURN}
+      {FREE_TURN}
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
       {TAKE_TURN}
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
-      {RETURN_TURN}
+      {FREE_TURN}
       delete from payloads where job_id = old.id;
       delete from key_waiters
         where key = (select key from extras where job_id = old.id) and job_id = old.id;
