@@ -51,7 +51,7 @@ class Groups:
                 self._set(turns, name, None)
             if idle and not turns.positions:
                 del all_turns[place]
-                self._state.on_undo(partial(all_turns.__setitem__, place, turns))
+                self._state.undoing.append(partial(all_turns.__setitem__, place, turns))
 
     def set_shares(self, shares: Shares, queues: frozenset[str] | None) -> None:
         """Set the shares of all groups of these queues, of all queues if it is None."""
@@ -70,7 +70,7 @@ class Groups:
             if it is not job
         ]
         turns = self._state.turns[row.queue, row.priority] = Turns(min(before, default=0))
-        self._state.on_undo(lambda: self._state.turns.pop(place))
+        self._state.undoing.append(lambda: self._state.turns.pop(place))
         if before:
             turns.positions[NO_GROUP] = (max(before) + 1) * UNIT
         return turns
@@ -87,12 +87,12 @@ class Groups:
     def _reach(self, turns: Turns, reached: int) -> None:
         if reached > turns.reached:
             before, turns.reached = turns.reached, reached
-            self._state.on_undo(lambda: setattr(turns, "reached", before))
+            self._state.undoing.append(lambda: setattr(turns, "reached", before))
 
     def _set(self, turns: Turns, name: str, position: int | None) -> None:
         before = turns.positions.get(name)
         _put(turns, name, position)
-        self._state.on_undo(lambda: _put(turns, name, before))
+        self._state.undoing.append(lambda: _put(turns, name, before))
 
 
 def _put(turns: Turns, name: str, position: int | None) -> None:

@@ -159,7 +159,8 @@ class MemoryState:
         """By queue and priority."""
         self.shares: Mapping[tuple[str, str], float] = {}
         """Of groups, by queue and name."""
-        self._undoing: list[Callable[[], object]] = []
+        self.undoing: list[Callable[[], object]] = []
+        """What is called if the open transaction is rolled back, the last one first."""
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
@@ -185,19 +186,14 @@ class MemoryState:
                     raise StoreError("a write inside this transaction failed, so none of it is kept")
             except BaseException:
                 self._undo(self._before)
-                for act in reversed(self._undoing):
+                for act in reversed(self.undoing):
                     act()
                 self.last_id, self.paused, self.made_ready = sequence, paused, made_ready
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
                 self._before, self._failed = None, False
-                self._undoing.clear()
-
-    def on_undo(self, act: Callable[[], object]) -> None:
-        """Call `act` if the open transaction is rolled back."""
-        if self._before is not None:
-            self._undoing.append(act)
+                self.undoing.clear()
 
     def now(self) -> int:
         """Microseconds since the epoch."""
