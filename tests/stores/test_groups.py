@@ -262,6 +262,18 @@ def test_jobs_that_are_cancelled_or_deleted_take_no_turn(store, end, group):
     assert order(store, 8) == ("baabaabb" if group else "b-b-b-b-")
 
 
+def test_jobs_that_are_moved_take_turns_in_their_new_queue(factory, store):
+    ids = grouped(store, "a", 20, queue="other") + grouped(store, None, 20, queue="other")
+    grouped(store, "b", 100)
+    take(store, 50)
+    grouped(store, "c", 40, queue="other")
+    store.move(ids, "default")
+    assert sorted(order(store, 9)) == sorted("ab-" * 3)
+    grouped(store, "a", 3, queue="other")
+    assert order(store, 6, queue="other") == "cacaca", "there those of a have had no turn"
+    factory.check()
+
+
 def test_a_job_that_is_cancelled_while_it_runs_has_had_its_turn(store):
     grouped(store, "a", 50)
     grouped(store, "b", 50)

@@ -162,11 +162,12 @@ FREE_TURNS_OF_GONE = f"""if exists (select from {{s}}.turns) then
           group by queue, priority, name;
         end if;"""
 # For the trigger of a job that is moved to another queue.
-FREE_TURN_OF_OLD = f"""if old.state = {READY} and old.tier = 0 then
+MOVE_TURN = f"""if old.state = {READY} and old.tier = 0 and (old.linked is not null or exists (select from {{s}}.turns)) then
           perform {{s}}.use_turns(queue, priority, name, 0, -{_WIDTH})
           from (
             select old.queue as queue, old.priority as priority, {_NAME} as name
             from (select) as one left join {{s}}.extras on extras.job_id = old.id) as it;
+          perform {{s}}.take_turns(array[new.id]);
         end if;"""
 
 # Remove what no longer counts, among `most` groups from a random one on: a group that is not ahead of the round that was reached would

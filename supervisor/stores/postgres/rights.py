@@ -8,10 +8,12 @@ OF_SUPERVISORS = {
     "jobs": ("select", "update", "delete"),
     "attempts": ("select", "insert", "delete"),
     "reports": ("select", "insert", "update"),
+    "snoozes": ("select", "insert", "update"),
     "dead_letters": ("select", "insert", "update"),
     "counts": ("select", "insert", "update", "delete"),
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
+    "schedules": ("select", "insert", "update"),
     "extras": ("select",),
     "turns": ("select",),
 }

@@ -44,6 +44,7 @@ def test_a_retry_is_run_now_where_it_can_be(partitions: list[Any], how: str) -> 
     job = {
         "id": 5, "state": "scheduled", "queue": "orders", "handler": "work", "due_at": "2026-01-01T00:00:09+00:00",
         "expired_count": 0, "retries": 1, "max_retries": 3, "errors": [{"cause": "exception"}], "missing_sinks": [],
+        "snoozes": 0, "snoozed_until": None,
     }  # fmt: skip
     assert (waiting_because(job, status(partitions, paused=False)) or "").endswith(how)
 
@@ -62,4 +63,16 @@ def test_a_ready_job_says_that_it_takes_turns() -> None:
     assert waiting_because(job, found) == (
         "the only worker that may run it is busy, the longest with job 4 (work) for 2s, and 1 job is ready in queue orders, whose groups take "
         "turns; its group is tenant:7: wait, or raise workers.count"
+    )
+
+
+def test_a_job_that_snoozes_says_until_when() -> None:
+    until = "2026-01-01T00:00:09+00:00"
+    job = {
+        "id": 5, "state": "scheduled", "queue": "orders", "handler": "work", "due_at": until, "expired_count": 0,
+        "retries": 1, "max_retries": 3, "errors": [{"cause": "exception"}], "missing_sinks": [], "snoozes": 2,
+        "snoozed_until": until,
+    }  # fmt: skip
+    assert waiting_because(job, status([], paused=False)) == (
+        f"its handler has snoozed, 2 times so far, until {until}, in 9s; wait, or run it now with: supervisor jobs retry 5"
     )
