@@ -15,6 +15,7 @@ OF_SUPERVISORS = {
     "queues": ("select",),
     "schedules": ("select", "insert", "update"),
     "extras": ("select",),
+    "key_holders": ("select",),
     "turns": ("select",),
 }
 """The rights by table."""
