@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -29,11 +30,12 @@ from supervisor.dead_letters.opening import BuiltInSinks, SinkBuilder, close_sin
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
+from supervisor.schedules.fire_times import MICROSECONDS
 from supervisor.stores.protocol import Describes, Store, WithRights
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.transfer import Transferable, closed_message
 from supervisor.text.os_errors import not_writable
-from supervisor.text.units import counted
+from supervisor.text.units import counted, iso
 from supervisor.threads import start_thread
 from supervisor.workers.blame import HOST
 from supervisor.workers.system import descriptors
@@ -81,7 +83,7 @@ def _check_code(settings: Settings, mistakes: _Mistakes) -> bool:
     _check_plugins(settings, reports, mistakes)
     _check_handlers(settings, reports, mistakes)
     if not mistakes.any:
-        _check_payloads(settings, reports, mistakes)
+        _check_schedules(settings, reports, mistakes)
     _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), mistakes)
     return True
 
@@ -158,11 +160,16 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
         echo(f"Warning: {warning}", err=True)
 
 
-def _check_payloads(settings: Settings, reports: list[SourceReport], mistakes: _Mistakes) -> None:
-    """Check the payloads of schedules by the parameters of their handlers. The plugins are imported again only if there are both."""
+def _check_schedules(settings: Settings, reports: list[SourceReport], mistakes: _Mistakes) -> None:
+    """Print when each schedule fires, and check its payload by the parameters of its handler. The plugins are imported again only if
+    there are both."""
     handlers = {info.name: info for report in reports for info in report.handlers}
+    schedules = schedules_of(settings, handlers).values()
+    for it in schedules:
+        next_at = iso(it.timing.after(round(time.time() * MICROSECONDS))) or "none"
+        echo(f"schedule: {it.name}: {it.handler}, {it.timing.text}; the next time from now is {next_at}")
     typed = {name for name, info in handlers.items() if info.schema is not None}
-    found = [it for it in schedules_of(settings, handlers).values() if it.handler in typed]
+    found = [it for it in schedules if it.handler in typed]
     for place, message in misfits(settings, [(it.handler, it.payload) for it in found]) if found else ():
         mistakes.add(f"schedule {found[place].name!r}: handler {found[place].handler!r}: {message}")
 

@@ -12,12 +12,13 @@ from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError, NoForkserver, StoreMissing, SystemRefused
 from supervisor.schedules.fire_times import MICROSECONDS, Cron, Every
 from supervisor.schedules.policy import Schedule, ScheduleState, decide
+from supervisor.stores.codes import LEFT
 from supervisor.stores.protocol import Store
 from supervisor.stores.schedules import ScheduleRow
 from supervisor.text.names import did_you_mean
 from supervisor.text.units import iso
 
-RUNNING = ("gone", "left")
+ENDED = ("gone", LEFT)
 """States of supervisors that run no more."""
 
 
@@ -63,7 +64,7 @@ def in_store(settings: Settings) -> InStore:
         rows = {row.state.name: row for row in store.schedules()}
         owners: dict[str, list[str]] = {}
         for supervisor in store.stats()["supervisors"]:
-            for name in supervisor["schedules"] if supervisor["state"] not in RUNNING else ():
+            for name in supervisor["schedules"] if supervisor["state"] not in ENDED else ():
                 owners.setdefault(name, []).append(supervisor["owner"])
         return InStore(rows, owners, round(store.clock() * MICROSECONDS))
 

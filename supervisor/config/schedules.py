@@ -34,7 +34,8 @@ def _timezone(value: Any, place: Place | None) -> str:
     except ValueError:
         from zoneinfo import available_timezones
 
-        hint = did_you_mean(name, available_timezones())
+        zones = available_timezones()
+        hint = did_you_mean(name, zones) if zones else "; it has none, so install the package tzdata"
         raise ValueError(f"expected a time zone of this system, such as Europe/Berlin{hint}") from None
     return name
 

@@ -81,7 +81,8 @@ class Every(NamedTuple):
 
     @property
     def text(self) -> str:
-        return f"every {self.interval / MICROSECONDS:g}s"
+        seconds = f"{self.interval / MICROSECONDS:.6f}".rstrip("0").rstrip(".")
+        return f"every {seconds}s"
 
     def after(self, moment: int) -> int:
         return moment + self.interval

@@ -37,8 +37,7 @@ class LogSubscriber:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._repeats, self._store_errors = RateLimit(clock), RateLimit(clock)
-        self._signals = RateLimit(clock, *_MAX_SIGNALS)
-        self._store_calls = StoreCalls(_log, clock)
+        self._signals, self._store_calls = RateLimit(clock, *_MAX_SIGNALS), StoreCalls(_log, clock)
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             **_WRITERS,
             **GroupLines(_log, clock).writers,

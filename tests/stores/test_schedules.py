@@ -87,6 +87,14 @@ def test_jitter_delays_the_job_and_not_the_schedule(at_zero, store):
     assert row_of(store).state.last == at_zero.microseconds
 
 
+@pytest.mark.parametrize(("random", "delay"), [(0.0, 0.0), (0.25, 5.0), (0.999, 19.98)])
+def test_the_delay_is_from_nothing_up_to_the_jitter(random, delay):
+    (row,) = rows_of(MINUTELY._replace(jitter=20.0), [60_000_000], lambda: random)
+    assert row.delay == pytest.approx(delay) and row.delay < 20.0
+    (row,) = rows_of(MINUTELY, [60_000_000], lambda: random)
+    assert row.delay is None
+
+
 def test_one_of_many_supervisors_enqueues(factory, at_zero, store):
     others = [factory.joined(f"other {n}") for n in range(3)]
     for each in (store, *others):

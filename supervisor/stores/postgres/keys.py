@@ -72,7 +72,7 @@ _PASS_ON_KEYS = f"""create function {{s}}.pass_on_keys(keys text[]) returns seto
             select id from {{s}}.jobs where id = any(next) and state = {BLOCKED} for no key update skip locked))
           returning queue, tier),
         {_COUNT_MOVED}
-    if next is not null then
+    if next is not null and exists (select from {{s}}.turns) then
       perform {{s}}.take_turns(next);
     end if;
   end {BODY}"""

@@ -56,7 +56,8 @@ class Links:
         if not ids:
             return frozenset()
         queues = self._move(ids, BLOCKED, READY)
-        self.groups.take_turns(ids)
+        if self.groups.in_use():
+            self.groups.take_turns(ids)
         self._made_ready |= queues
         return queues
 

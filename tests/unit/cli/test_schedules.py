@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,16 @@ def test_check_warns_of_a_schedule_without_a_handler(call: Call) -> None:
     answer = call("check")
     assert (answer.code, answer.lines[-1]) == (0, "all right")
     assert "Warning: supervisor.yaml: schedules.often.handler: no plugin has the handler 'ping'" in answer.err
+
+
+def test_check_shows_when_each_schedule_fires(call: Call) -> None:
+    shown = [line for line in call("check").lines if line.startswith("schedule: ")]
+    assert [line.partition("; the next time from now is ")[0] for line in shown] == [
+        "schedule: nightly: report, cron 0 3 * * * Europe/Berlin",
+        "schedule: often: ping, every 30s",
+        "schedule: sweep: sweep, every 3600s",
+    ]
+    assert all(datetime.fromisoformat(line[-27:]) > datetime.now(UTC) for line in shown)
 
 
 def test_check_names_a_payload_that_does_not_fit_the_parameters_of_the_handler(call: Call) -> None:

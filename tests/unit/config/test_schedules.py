@@ -68,6 +68,14 @@ def test_a_wrong_key_is_named_with_what_was_expected(errors: Any, keys: str, exp
     assert errors(f"schedules: {{nightly: {{{keys}}}}}") == [f"supervisor.yaml:1: schedules.nightly.{expected}"]
 
 
+def test_a_system_without_time_zones_is_named_with_the_package_that_has_them(
+    errors: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zoneinfo.available_timezones", lambda: set())
+    (error,) = errors('schedules: {n: {handler: x, cron: "* * * * *", timezone: Europe/Nowhere}}')
+    assert error.endswith("such as Europe/Berlin; it has none, so install the package tzdata, got Europe/Nowhere")
+
+
 @pytest.mark.parametrize(
     ("keys", "more"), [("handler: x", ""), ('handler: x, every: 10s, cron: "* * * * *"', ", not both")]
 )

@@ -317,6 +317,32 @@ def test_a_fire_time_soon_after_another_one_is_in_time() -> None:
     assert len(here.times()) == 2
 
 
+def beside(here: Scene, **schedules: Any) -> Scene:
+    """Another supervisor on the same store, with other settings and the same clock."""
+    store = MemoryStore(state=here.store.state)  # type: ignore[attr-defined]
+    other = Scene(store=store, start=False, schedules=schedules)
+    other.wall = other.engine.schedules._wall = here.wall
+    other.engine.schedules.start()
+    return other
+
+
+def test_in_a_rolling_deployment_each_expression_has_its_own_fire_times() -> None:
+    here = scene(m={**MINUTELY, "cron": "*/3 * * * *", "on_missed": "all"})
+    here.loop.advance(5 * MINUTE)
+    new = beside(here, m={**MINUTELY, "cron": "*/5 * * * *", "on_missed": "all"})
+    for _ in range(15 * 60):
+        here.loop.advance(1.0)
+        new.loop.advance(1.0)
+    both = here.times()
+    assert both == ["15:00", "18:00", "20:00", "21:00", "24:00", "25:00", "27:00", "30:00", "33:00"], "30:00 once"
+    here.engine.schedules.stop()
+    for _ in range(15 * 60):
+        here.loop.advance(1.0)
+        new.loop.advance(1.0)
+    assert here.times() == [*both, "35:00", "40:00", "45:00"]
+    assert here.reported(ScheduleMissed) == new.reported(ScheduleMissed) == []
+
+
 def test_a_pause_and_a_resumption_by_others_are_seen() -> None:
     here = scene(m=MINUTELY)
 
