@@ -16,9 +16,8 @@ OF_SUPERVISORS = {
     "schedules": ("select", "insert", "update"),
     "extras": ("select",),
     "key_holders": ("select",),
-    "turns": ("select",),
 }
-"""The rights by table."""
+"""The rights by table. Every role may read `turns`."""
 FUNCTIONS = (
     "clock()", "put(json)", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()",
     "free_turns(bigint[])", "forget_groups(bigint)", "set_group_shares(text[], text[], text[], float8[])",
