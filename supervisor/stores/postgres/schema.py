@@ -114,7 +114,10 @@ COUNTS_BY_QUEUE = "create index counts_by_queue on {s}.counts(state, queue, tier
 """A look reads the first queues with ready jobs."""
 
 BLOCKED_JOBS = f"create index blocked on {{s}}.jobs(id) where state = {BLOCKED}"
-EXTRAS = """create table {s}.extras(job_id bigint primary key, key text collate "C", expires_at bigint, text text not null)"""
+# A text that is no JSON would keep its job from being deleted, so it is refused.
+EXTRAS = """create table {s}.extras(
+    job_id bigint primary key, key text collate "C", expires_at bigint,
+    text text not null constraint json check (text::json is not null))"""
 
 # Only jobs that have reported something have a row. See `supervisor.stores.job_reports`.
 REPORTS = """create table {s}.reports(job_id bigint primary key, progress text, progress_at bigint, log text)

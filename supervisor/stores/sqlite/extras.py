@@ -12,7 +12,9 @@ from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.unique import UniqueKeys
 from supervisor.stores.unique import replaced_extras
 
-EXTRAS = "create table extras(job_id integer primary key, key text, expires_at int, text text not null)"
+# A text that is no JSON would keep its job from being deleted, so it is refused.
+EXTRAS = """create table extras(
+      job_id integer primary key, key text, expires_at int, text text not null check (json_valid(text)))"""
 ADD = "insert into extras(job_id, key, expires_at, text) values (?, ?, ?, ?)"
 TEXT = "select cast(text as text) from extras where job_id = ?"
 REMOVE = "delete from extras where job_id = ?"
