@@ -176,8 +176,21 @@ class LeaseSettings(Section):
     ttl: float = setting(kind.duration, default=30.0)
 
 
+class JobLimitSettings(Section):
+    """How many jobs of a queue, or of a handler, may run at once, and be claimed within a time, over all supervisors."""
+
+    running: int | None = setting(kind.or_none(kind.whole(1, 1_000_000)), default=None)
+    rate: kind.Rate | None = setting(kind.or_none(kind.rate), default=None)
+
+    @property
+    def text(self) -> str:
+        running = "" if self.running is None else f"{self.running} at once"
+        return ", ".join(filter(None, (running, "" if self.rate is None else str(self.rate))))
+
+
 class QueueSettings(Section):
     retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
+    limit: JobLimitSettings | None = setting(One(JobLimitSettings), default=None)
 
 
 class RlimitSettings(Section):
@@ -199,6 +212,7 @@ class HandlerSettings(Section):
     queue: str | None = setting(kind.optional(kind.queue_name), default=None)
     nice: int | None = setting(kind.whole(0, 19), default=None)
     rlimits: RlimitSettings | None = setting(One(RlimitSettings), default=None)
+    limit: JobLimitSettings | None = setting(One(JobLimitSettings), default=None)
 
     @property
     def resources(self) -> dict[str, Any]:

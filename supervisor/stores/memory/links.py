@@ -22,7 +22,7 @@ class Links:
     def due(self, job: JobRecord) -> None:
         """Block this ready job if another one holds its key."""
         if job.row.extras is not None and self._keys.acquire(job):
-            self._state.change(job, state=JobState.BLOCKED)
+            self._state.change(job, state=JobState.BLOCKED, held_back=False)
 
     def ended(self, job: JobRecord, deleted: bool = False) -> None:
         """Let the jobs go on that have waited for this one, which has ended, or is about to be `deleted`."""

@@ -65,6 +65,7 @@ class JobRecord:
     progress_at: int | None = None
     log: str | None = None
     holds_key: bool = False
+    held_back: bool = False
 
     @property
     def dead_letter_state(self) -> str | None:
@@ -154,6 +155,10 @@ class MemoryState:
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
+        self.held: dict[tuple[str, str, int], list[Entry]] = {}
+        """The jobs that a limit of their handler holds back, by handler, queue and tier."""
+        self.claim_times: dict[str, list[tuple[int, int]]] = {}
+        """By the name of a limit."""
         self._sequence = 0
         self._before: list[Before] | None = None  # what the open transaction has changed, as it was
         self._failed = False  # a write inside the open transaction has failed
@@ -169,7 +174,7 @@ class MemoryState:
                     raise
                 return
             self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
-            made_ready = set(self.made_ready)
+            made_ready, claim_times = set(self.made_ready), dict(self.claim_times)
             try:
                 yield
                 if self._failed:
@@ -177,6 +182,7 @@ class MemoryState:
             except BaseException:
                 self._undo(self._before)
                 self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
+                self.claim_times = claim_times
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
@@ -281,6 +287,24 @@ class MemoryState:
         self._offered[queue, tier] = list(entries.values())
         return [self.jobs[id] for id in entries]
 
+    def held_of(self, line: tuple[str, str, int], limit: int) -> list[JobRecord]:
+        """Return the first jobs of a line of those held back, and remove entries that are out of date."""
+        heap, entries = self.held.get(line, []), dict[int, Entry]()
+        while heap and len(entries) < limit:
+            entry = heappop(heap)
+            if self._is_held(entry):
+                entries[entry[ID]] = entry
+        for entry in entries.values():
+            heappush(heap, entry)
+        if not heap:
+            self.held.pop(line, None)
+        return [self.jobs[id] for id in entries]
+
+    def _is_held(self, entry: Entry) -> bool:
+        _, age, id = entry
+        job = self.jobs.get(id)
+        return job is not None and job.held_back and job.state is JobState.BLOCKED and job.age == age
+
     def _is_ready(self, entry: Entry, tier: int) -> bool:
         _, age, id = entry
         job = self.jobs.get(id)
@@ -314,7 +338,10 @@ class MemoryState:
         elif state is JobState.SCHEDULED:
             heappush(self._scheduled, (job.due_at, job.id))
         elif state is JobState.BLOCKED:
-            if (key := job.key) is not None:
+            if job.held_back:
+                line = self.held.setdefault((job.row.handler, queue, job.tier), [])
+                heappush(line, (-job.row.priority, job.age, job.id))
+            elif (key := job.key) is not None:
                 heappush(self.lines.setdefault(key, Line()).waiting, job.id)
         else:
             self._ended(job)
@@ -341,12 +368,12 @@ class MemoryState:
 
     def forget_stale_entries(self) -> None:
         """Make the heaps anew if most of their entries are out of date: those of a queue from which nothing is taken stay otherwise."""
-        entries = len(self._scheduled) + sum(len(heap) for heap in (*self._ready.values(), *self._offered.values()))
+        entries = len(self._scheduled) + sum(len(heap) for heap in (*self._ready.values(), *self._offered.values(), *self.held.values()))
         if entries > 2 * len(self.jobs) + MAX_STALE:
             self._file_all()
 
     def _file_all(self) -> None:
-        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines):
+        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.held):
             index.clear()
         for job in self.jobs.values():
             self._file(job)

@@ -9,6 +9,7 @@ from supervisor.stores.codes import DELIVERED, IN_FLIGHT, LEFT, PENDING, WITHDRA
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
+from supervisor.stores.postgres.job_limits import LIMIT_TABLES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
@@ -47,6 +48,8 @@ FROM_VERSION_2 = (
     BLOCKED_JOBS,
     EXTRAS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
+    QUEUE_CHANGED[0],
     *KEY_FUNCTIONS,
     *LINK_FUNCTIONS,
     *JOBS_DELETED_FUNCTIONS,

@@ -13,6 +13,9 @@ OF_SUPERVISORS = {
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
     "extras": ("select",),
+    "limits": ("select", "insert", "update"),
+    "limited_leases": ("select", "insert", "update", "delete"),
+    "held_back": ("select", "insert", "update", "delete"),
 }
 """The rights by table."""
 FUNCTIONS = ("clock()", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()")

@@ -27,6 +27,7 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
+from supervisor.stores.postgres.job_limits import LIMIT_TABLES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.transfer import closed_message
@@ -133,11 +134,12 @@ INSERTED_BY_SQL = (
 )
 
 QUEUE_CHANGED = (
-    f"""create function {{s}}.queue_changed() returns trigger language plpgsql security definer
+    f"""create or replace function {{s}}.queue_changed() returns trigger language plpgsql security definer
       set search_path = pg_catalog, pg_temp as {BODY}
       begin
         insert into {{s}}.counts(state, queue, tier, n)
           values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
+        update {{s}}.held_back set queue = new.queue where job_id = new.id;
         {NOTIFY_UNLESS_OFF}
         return null;
       end {BODY}""",
@@ -156,6 +158,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.key_waiters using {{s}}.extras
           where extras.job_id = any(ids) and key_waiters.key = extras.key and key_waiters.job_id = extras.job_id;
         delete from {{s}}.extras where job_id = any(ids);
+        delete from {{s}}.held_back where job_id = any(ids);
         delete from {{s}}.reports where job_id = any(ids);
         delete from {{s}}.dead_letters where job_id = any(ids);
         insert into {{s}}.counts(state, queue, tier, n)
@@ -169,6 +172,8 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.extras;
         delete from {{s}}.key_holders;
         delete from {{s}}.key_waiters;
+        delete from {{s}}.held_back;
+        delete from {{s}}.limited_leases;
         delete from {{s}}.reports;
         delete from {{s}}.dead_letters;
         delete from {{s}}.counts;
@@ -217,6 +222,7 @@ SCHEMA = (
     REPORTS,
     EXTRAS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
     f"""create table {{s}}.dead_letters(
       job_id bigint primary key,
       state smallint not null,

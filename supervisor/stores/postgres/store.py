@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from supervisor.stores.fencing import RandomPart, random_part
+from supervisor.stores.limited_claims import LimitedClaims
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.postgres.claim import Claims
 from supervisor.stores.postgres.claim_cursor import ClaimCursors
@@ -11,6 +12,7 @@ from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.dead_letters import DeadLetterQueue
 from supervisor.stores.postgres.driver import Address
 from supervisor.stores.postgres.enqueue import Enqueues
+from supervisor.stores.postgres.job_limits import LimitRows
 from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.migrations import bring_up
@@ -47,6 +49,12 @@ class PostgresStore:
         enqueues = Enqueues(connection, counts, limits.sent_characters)
         links = Links(connection)
         claims = Claims(connection, counts, cursors, owner, links, limits.claim_bytes)
+        limits_of_jobs = LimitedClaims(
+            LimitRows(connection, counts, claims.claim_ready, claims.paused), connection.transaction
+        )
+        connection.on_rollback(limits_of_jobs.forget)
+        self.allowance, self.claim_limited = limits_of_jobs.allowance, limits_of_jobs.claim_limited
+        self.release_held = limits_of_jobs.release_held
         settles, recovery = Settles(connection, counts, locks, owner, links), Recovery(connection, locks, owner)
         queries = Queries(connection, counts, owner)
         dead_letters = DeadLetterQueue(connection, locks, queries, owner, limits.claim_bytes)

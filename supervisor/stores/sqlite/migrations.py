@@ -13,6 +13,7 @@ from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
 from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.job_limits import LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schema import (
@@ -65,7 +66,6 @@ FROM_VERSION_1 = (
     PENDING_DEAD_LETTERS,
     "alter table supervisors add column sinks text not null default '[]'",
     "alter table supervisors add column about text not null default '{}'",
-    QUEUE_CHANGED,
     REPORTS,
     "delete from dead_letters where job_id not in (select id from jobs)",
     "delete from attempts where job_id not in (select id from jobs)",
@@ -81,11 +81,14 @@ CLOSED_FROM_VERSION_1 = (
 FROM_VERSION_2 = (
     EXTRAS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
     BLOCKED_JOBS,
     "drop trigger if exists inserted_by_sql",
     INSERTED_BY_SQL,
     "drop trigger if exists job_deleted",
     JOB_DELETED,
+    "drop trigger if exists queue_changed",
+    QUEUE_CHANGED,
 )
 
 

@@ -14,6 +14,7 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.job_limits import HELD_BACK_GONE, HELD_BACK_MOVED, LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 
 APPLICATION_ID = 0x4A535631
@@ -126,12 +127,14 @@ UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, que
       {_refusals("handler", "queue", "priority", "created_at", "options")}
     end"""
 
-QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs begin
+QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs begin
+      {HELD_BACK_MOVED};
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
-JOB_DELETED = """create trigger job_deleted after delete on jobs begin
+JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
+      {HELD_BACK_GONE};
       delete from payloads where job_id = old.id;
       delete from key_waiters
         where key = (select key from extras where job_id = old.id) and job_id = old.id;
@@ -208,6 +211,7 @@ SCHEMA = (
     REPORTS,
     EXTRAS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.stores.fencing import RandomPart, random_part
+from supervisor.stores.limited_claims import LimitedClaims
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
+from supervisor.stores.sqlite.job_limits import LimitRows
 from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.migrations import bring_up
 from supervisor.stores.sqlite.notifier import Notifier
@@ -45,6 +47,9 @@ class SqliteStore:
         policies, owner = Policies(connection), Ownership(connection, lock, notifier, random_part)
         links = Links(connection)
         queue = Queue(connection, policies, owner, notifier, links)
+        limits = LimitedClaims(LimitRows(connection, queue.claim_ready, queue.paused), connection.transaction)
+        connection.on_rollback(limits.forget)
+        self.allowance, self.claim_limited, self.release_held = limits.allowance, limits.claim_limited, limits.release_held
         settles = Settles(connection, policies, owner, links)
         recovery = Recovery(connection, policies, owner, lock)
         queries = Queries(connection, policies, owner, lock)
