@@ -46,7 +46,7 @@ class Handler:
     """A function that runs jobs, and its options as written; None leaves an option to the configuration.
 
     Durations are seconds or text such as "30s"; those that may be no limit may be "none". `backoff` is a mapping with
-    the keys of `retry.backoff`, `rlimits` one with those of `handlers.<name>.rlimits`, and `limit` one with those of `handlers.<name>.limit`. A job that raises one of the exceptions in `never_retry` becomes a dead letter at once. `queue`
+    the keys of `retry.backoff`, and `rlimits` one with those of `handlers.<name>.rlimits`. A job that raises one of the exceptions in `never_retry` becomes a dead letter at once. `queue`
     and `priority` are those of jobs that are enqueued by the function.
     """
 
@@ -64,7 +64,6 @@ class Handler:
     priority: int | None = None
     nice: int | None = None
     rlimits: dict[str, Any] | None = None
-    limit: dict[str, Any] | None = None
 
 
 OPTIONS = tuple(name for name in Handler.__slots__ if name not in ("name", "function"))
@@ -103,7 +102,6 @@ def handler(
     priority: int | None = None,
     nice: int | None = None,
     rlimits: dict[str, Any] | None = None,
-    limit: dict[str, Any] | None = None,
 ) -> Callable[[Function], Function]: ...
 def handler(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as the handler of the jobs with its name, or with `name` if one is given.

@@ -200,7 +200,7 @@ class RlimitSettings(Section):
 
 
 class HandlerSettings(Section):
-    """The settings of one handler. `queue` is the queue of its jobs that name none; @handler takes all others as options."""
+    """The settings of one handler. `queue` is the queue of its jobs that name none; @handler takes all others but `limit` as options."""
 
     timeout: float | None = setting(kind.limit, default=None)
     max_retries: int | None = setting(kind.whole(0, MAX_RETRIES), default=None)

@@ -78,6 +78,13 @@ class RetryDecider:
         for queue in {lease.queue for lease in leases} & self._budgets.keys():
             self._budgets[queue].refund(claims)
 
+    def freed(self, outcomes: Sequence[Outcome]) -> frozenset[str]:
+        """Return the queues in which jobs that a limit holds back may go on after these outcomes."""
+        limits = self._config.job_limits
+        if limits is None:
+            return frozenset()
+        return frozenset(it.lease.queue for it in outcomes if limits.counts(it.lease.queue, it.lease.handler))
+
     def spent_budgets(self) -> list[str]:
         """Return the queues whose retries wait for the max of their backoff now."""
         now = self._now()
@@ -264,7 +271,7 @@ class Committer:
         if batch:
             age = self._now() - at
             self._bus.emit(JobsSettled(batch, age))
-            self._on_settled(summary(batch, age, ready))
+            self._on_settled(summary(batch, age, ready | self._decider.freed(batch)))
 
     def _report_stale(self, leases: Sequence[Lease]) -> None:
         """Report each lease once: an extend or a check may have found it stale before."""

@@ -15,6 +15,7 @@ from supervisor.engine.current_config import CurrentConfig, emit_plugin_events
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.fetcher import Fetcher, Intake
+from supervisor.engine.held_back import HeldBackRelease
 from supervisor.engine.job_reports import JobReports
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
@@ -85,13 +86,14 @@ class Coordinator:
         intake = Intake(leases, buffers, committer, unknown, suspects, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
         self.self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, suspects, bus, ttl, now)
+        self.self_report.limits_reached = self.fetcher.limits_reached
         self._announcer = announcer = Announcer(writer, pool, leases, loop, self.self_report)
         self.problems = OwnProblems(self.self_report, writer, self.fetcher, announcer, now).now
         self.scaling, pruner = Scaling(pool, buffers, bus, loop, limits.scaling), Pruner(writer, config, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,
-            SinkWatch(writer, bus, now), clock, self.tasks,
+            SinkWatch(writer, bus, now), clock, HeldBackRelease(writer, config, self._held_back_released), self.tasks,
         )  # fmt: skip
         self.jobs_ended, self.job_wrote, self.prune = committer.jobs_ended, leases.job_wrote, pruner.prune
         self.recover, self.jobs_reclaimed = self.recovery.recover_all, self.fetcher.jobs_reclaimed
@@ -118,6 +120,7 @@ class Coordinator:
         self.pool.open(backend, self)
         self.unknown_handlers.serve(self.config.handlers.keys())
         self.fetcher.open()
+        self._maintenance.release_held_back_soon()
 
     # reports of the parts
 
@@ -151,6 +154,10 @@ class Coordinator:
     def _recovered(self, summary: Summary) -> None:
         self._settled(summary)
         self.fetcher.notify()
+
+    def _held_back_released(self) -> None:
+        self.fetcher.notify()
+        self._notify_others()
 
     def _woke_from_gap(self) -> None:
         self.recovery.forget()
@@ -209,6 +216,7 @@ class Coordinator:
         self.pool.async_workers.options = self.config.async_options
         self.pool.renew(backend)
         self._maintenance.release_unserved_soon()
+        self._maintenance.release_held_back_soon()
         self.fetcher.notify()
 
     async def until_gone(self, backend: WorkerBackend) -> None:

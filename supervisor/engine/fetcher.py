@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from supervisor.engine.claim_planner import ClaimPlanner, Demand
@@ -22,6 +24,8 @@ from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.events import Bus, JobsClaimed, QueueDepths
 from supervisor.jobs import LEASE_EXPIRED_COUNT, LEASE_HANDLER, LEASE_TIER, Lease, Tier
 from supervisor.retry import SUSPECT, GrowingDelay
+from supervisor.stores.job_limits import JobLimits
+from supervisor.stores.limited_claims import LimitedClaim
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import Waiting, by_queue_and_tier
 
@@ -31,6 +35,9 @@ FIRST_LOOK = 0.1
 """Seconds until the next look for jobs that other supervisors were claiming; they double after each look in vain."""
 
 
+NO_CLAIM = LimitedClaim([], Counter())
+
+
 class Claimed(NamedTuple):
     leases: list[Lease]
     waiting: dict[str, Waiting]  # before the claim
@@ -38,6 +45,9 @@ class Claimed(NamedTuple):
     missed: bool = False  # there were jobs to claim, and other supervisors had locked them all
     newly_ready: frozenset[tuple[str, int]] = frozenset()  # queues and tiers, by this claim
     behind: str | None = None  # if jobs wait in other queues too: `waiting` has those from behind this one to its last
+    again: bool = False  # there may be jobs that this claim has not reached
+    depths: Mapping[str, Waiting] | None = None  # if limits hold jobs back, all that are ready: `waiting` lacks those
+    limits_reached: Mapping[str, str] = MappingProxyType({})
 
     @property
     def asked(self) -> bool:
@@ -73,9 +83,34 @@ class Claim:
             settings.workers.queues, MAX_PROMOTED, stay=not self._demand.capacity
         )
         due = None if due_in is None else self._now() + due_in  # now, since a commit may take long
+        seen = Claimed([], waiting, due, newly_ready=newly_ready, behind=behind if more else None)
+        if self._demand.job_limits is not None:
+            return self._claim_limited(store, seen, self._demand.job_limits)
         requests = self._demand.requests(waiting, more)
         leases = store.claim(requests, settings.lease.ttl, self._demand.resolve) if requests else []
-        return Claimed(leases, waiting, due, bool(requests) and not leases, newly_ready, behind if more else None)
+        return seen._replace(leases=leases, missed=bool(requests) and not leases)
+
+    def _claim_limited(self, store: Store, seen: Claimed, limits: JobLimits) -> Claimed:
+        """Claim as far as the limits allow it. Jobs that they hold back do not count as waiting."""
+        demand, settings = self._demand, self._demand.settings
+        allowance = store.allowance(limits, settings.workers.queues)
+        waiting = allowance.claimable(seen.waiting)
+        requests = allowance.asked(demand.requests(waiting, seen.behind is not None), demand.to_start)
+        claim = NO_CLAIM
+        if requests:
+            claim = store.claim_limited(requests, settings.lease.ttl, demand.resolve, allowance, demand.to_start)
+        left = {
+            queue: Waiting(it.fresh - claim.held[queue, Tier.FRESH], it.retries - claim.held[queue, Tier.RETRY])
+            for queue, it in waiting.items()
+        }
+        in_vain = bool(requests) and not claim.leases and not claim.held
+        due = seen.due
+        if (wait := allowance.next_claim) is not None:
+            due = self._now() + wait if due is None else min(due, self._now() + wait)
+        return seen._replace(
+            leases=claim.leases, waiting=left, due=due, missed=claim.busy or in_vain, again=claim.more, depths=seen.waiting,
+            limits_reached=allowance.reached,
+        )  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -217,6 +252,8 @@ class Fetcher:
         self._groups_left: frozenset[str] | None = None
         self._pump_scheduled = False
         self._held_back_since: float | None = None
+        self.limits_reached: dict[str, str] = {}
+        """The limits that allowed no claim at the last one, and why."""
         self.claimed_at: float | None = None
         """When the store last answered a claim, by the loop's clock."""
 
@@ -317,7 +354,10 @@ class Fetcher:
         overtaking = not want or self._view.change is Change.CAME_DUE
         self._view.claim_begins()
         unknown = min(MAX_UNKNOWN, 2 * self._intake.only_unknown) if want else 0
-        demand = self._planner.demand(want + unknown, self._claims[0].by_group if self._claims else {})
+        under_way = self._claims[0].want if self._claims else 0
+        demand = self._planner.demand(
+            want + unknown, self._claims[0].by_group if self._claims else {}, wanted=under_way
+        )
         claim = Claim(demand, self._loop.time, want, want if unknown else None, overtaking, self._loop.time())
         self._claims.append(claim)
         claimed = self._writer.submit(claim, Purpose.CLAIM, lambda claimed: claimed.asked)
@@ -331,6 +371,10 @@ class Fetcher:
         if error is not None:
             raise error
         claimed, self.claimed_at = future.result(), self._loop.time()
+        self.limits_reached.clear()
+        self.limits_reached.update(claimed.limits_reached)
+        if claimed.again:
+            self._view.notified()
         self._note_left_in_store(claimed)
         if claimed.leases:
             self._intake.hold(claimed.leases)
@@ -366,7 +410,7 @@ class Fetcher:
         seen_all = claimed.behind is None and not self._view.change
         self._groups_left = self._buffers.groups_left() if seen_all else None
         self._view.claim_ended(brought=bool(claimed.leases), left=any_left)
-        depths = {queue: (ready.fresh, ready.retries) for queue, ready in claimed.waiting.items()}
+        depths = {queue: (ready.fresh, ready.retries) for queue, ready in (claimed.depths or claimed.waiting).items()}
         self._bus.emit(QueueDepths(depths | dict.fromkeys(gone, (0, 0)), claimed.behind is not None))
 
     def _make_way_for(self, leases: Sequence[Lease]) -> None:

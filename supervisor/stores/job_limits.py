@@ -39,6 +39,11 @@ class JobLimits(NamedTuple):
         of_queues = {name_of_queue(queue): limit for queue, limit in self.queues.items()}
         return of_queues | {name_of_handler(handler): limit for handler, limit in self.handlers.items()}
 
+    def counts(self, queue: str, handler: str) -> bool:
+        """Return whether a job counts for a limit as long as it is in flight."""
+        limits = (self.queues.get(queue), self.handlers.get(handler))
+        return any(limit is not None and limit.running is not None for limit in limits)
+
     def names_of(self, queue: str, handler: str) -> list[str]:
         """Return the names of the limits that a job is under."""
         names = [name_of_queue(queue)] if queue in self.queues else []
@@ -89,13 +94,11 @@ def left(use: Use, limit: Limit, now: int) -> tuple[int, str]:
 
 def next_claim(use: Use, limit: Limit, now: int) -> int:
     """Return the microseconds until the rate allows another claim."""
-    times, over = counting(use.times, limit, now), 1 - (limit.claims or 0)
+    times = counting(use.times, limit, now)
+    needed = sum(n for _, n in times) - (limit.claims or 0) + 1
     for at, n in times:
-        over += n
-    freed = over
-    for at, n in times:
-        freed -= n
-        if freed <= 0:
+        needed -= n
+        if needed <= 0:
             return at + limit.per - now
     return 0
 

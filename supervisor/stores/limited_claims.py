@@ -112,7 +112,7 @@ class LimitedClaims:
         lines = self._lines() if limits.handlers else []
         paused = self._rows.paused() if lines else frozenset()
         for line in lines:
-            handler, queue, tier = line
+            handler, queue, _ = line
             free = found.free.get(name_of_handler(handler), 0)
             if free and queue not in paused and (served is None or queue in served):
                 found.lines[line] = self._rows.count(line, free)

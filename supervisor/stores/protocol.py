@@ -258,7 +258,17 @@ class OperatorCommands(Protocol):
 
 
 class Store(
-    Enqueues, Ownership, Claims, LimitedClaims, Settles, Repairs, Recovers, DeadLetterQueue, Queries, OperatorCommands, Protocol
+    Enqueues,
+    Ownership,
+    Claims,
+    LimitedClaims,
+    Settles,
+    Repairs,
+    Recovers,
+    DeadLetterQueue,
+    Queries,
+    OperatorCommands,
+    Protocol,
 ):
     url: str
 

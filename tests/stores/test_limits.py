@@ -162,7 +162,7 @@ def test_both_limits_of_a_job_hold(store):
     put(store, 5, "other")
     for _ in range(3):
         claim(store, limits)
-    in_flight = [job for job in store.list_jobs(state=JobState.IN_FLIGHT)]
+    in_flight = list(store.list_jobs(state=JobState.IN_FLIGHT))
     assert len(in_flight) == 3
     assert sum(job["handler"] == "mail" for job in in_flight) == 1
 
@@ -227,9 +227,8 @@ def test_a_clock_that_is_set_back_does_not_close_a_rate_for_longer_than_its_time
     assert len(claim(store, limits).leases) == 1
     factory.clock.step(-86_400)
     assert claim(store, limits).leases == []
-    assert store.allowance(limits, None).next_claim <= 61
-    factory.clock.step(61)
-    assert len(claim(store, limits).leases) == 1 or store.allowance(limits, None).next_claim <= 61
+    wait = store.allowance(limits, None).next_claim
+    assert 0 < wait <= 61
 
 
 def test_a_raised_limit_lets_those_that_are_held_back_go_on(store):
@@ -290,7 +289,7 @@ def test_retries_that_are_held_back_stay_retries(factory, store):
 @pytest.mark.parametrize("end", ["cancel", "delete"])
 def test_a_job_that_is_held_back_can_be_cancelled_and_deleted(store, end):
     limits = handlers(mail=Limit(running=1))
-    first, second, third = put(store, 3)
+    _, second, third = put(store, 3)
     (lease,) = claim(store, limits, 1).leases
     claim(store, limits)
     getattr(store, end)([second])

@@ -72,4 +72,3 @@ class LimitRows:
 
 def _candidate(job: JobRecord, held: bool = False) -> Candidate:
     return Candidate(job.id, job.row.handler, job.row.priority, job.age, held)
-

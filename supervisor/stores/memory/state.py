@@ -368,7 +368,9 @@ class MemoryState:
 
     def forget_stale_entries(self) -> None:
         """Make the heaps anew if most of their entries are out of date: those of a queue from which nothing is taken stay otherwise."""
-        entries = len(self._scheduled) + sum(len(heap) for heap in (*self._ready.values(), *self._offered.values(), *self.held.values()))
+        entries = len(self._scheduled) + sum(
+            len(heap) for heap in (*self._ready.values(), *self._offered.values(), *self.held.values())
+        )
         if entries > 2 * len(self.jobs) + MAX_STALE:
             self._file_all()
 

@@ -29,8 +29,9 @@ class MemoryStore:
         owner = Ownership(state)
         links = Links(state)
         queue, settles = Queue(state, owner, links), Settles(state, owner, links)
-        limits = LimitedClaims(LimitRows(state, queue), state.transaction)
-        self.allowance, self.claim_limited, self.release_held = limits.allowance, limits.claim_limited, limits.release_held
+        limited = LimitedClaims(LimitRows(state, queue), state.transaction)
+        self.allowance, self.claim_limited = limited.allowance, limited.claim_limited
+        self.release_held = limited.release_held
         dead_letters, queries = DeadLetterQueue(state, owner), Queries(state, owner)
         commands = BatchedCommands(OperatorChanges(state, links), state.transaction, owner.notify)
         self.transaction, self.enqueue, self.notify = state.transaction, queue.enqueue, owner.notify

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import orjson
 
-from supervisor.jobs import LEASE_ID, LEASE_TOKEN, Lease
+from supervisor.jobs import Lease
 from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY
 from supervisor.stores.job_limits import Limit, Line, Times, Use, name_of_handler, name_of_queue, times_of
 from supervisor.stores.limited_claims import Candidate
@@ -131,7 +131,7 @@ class LimitRows:
 
     def note(self, name: str, limit: Limit, leases: Sequence[Lease], times: Times | None) -> None:
         if limit.running is not None:
-            ids, tokens = (array(lease[place] for lease in leases) for place in (LEASE_ID, LEASE_TOKEN))
+            ids, tokens = array(lease.id for lease in leases), array(lease.token for lease in leases)
             self._connection.later(ADD_LEASES, name, ids, tokens)
         if times is not None:
             self._connection.later(KEEP_TIMES, name, orjson.dumps(times).decode())
@@ -144,7 +144,7 @@ class LimitRows:
 
     def first(self, line: Line, limit: int) -> list[Candidate]:
         self._connection.later(FORGET_CHANGED, *line, limit)
-        return [Candidate(*row, held=True) for row in self._connection.rows(FIRST, *line, limit)]
+        return [Candidate(*row)._replace(held=True) for row in self._connection.rows(FIRST, *line, limit)]
 
     def ready(self, queue: str, tier: int, limit: int) -> list[Candidate]:
         return [Candidate(*row) for row in self._connection.rows(FIRST_READY, queue, tier, limit)]

@@ -49,12 +49,12 @@ class PostgresStore:
         enqueues = Enqueues(connection, counts, limits.sent_characters)
         links = Links(connection)
         claims = Claims(connection, counts, cursors, owner, links, limits.claim_bytes)
-        limits_of_jobs = LimitedClaims(
+        limited = LimitedClaims(
             LimitRows(connection, counts, claims.claim_ready, claims.paused), connection.transaction
         )
-        connection.on_rollback(limits_of_jobs.forget)
-        self.allowance, self.claim_limited = limits_of_jobs.allowance, limits_of_jobs.claim_limited
-        self.release_held = limits_of_jobs.release_held
+        connection.on_rollback(limited.forget)
+        self.allowance, self.claim_limited = limited.allowance, limited.claim_limited
+        self.release_held = limited.release_held
         settles, recovery = Settles(connection, counts, locks, owner, links), Recovery(connection, locks, owner)
         queries = Queries(connection, counts, owner)
         dead_letters = DeadLetterQueue(connection, locks, queries, owner, limits.claim_bytes)

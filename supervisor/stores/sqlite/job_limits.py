@@ -120,7 +120,7 @@ class LimitRows:
 
     def first(self, line: Line, limit: int) -> list[Candidate]:
         self._connection.run(FORGET_CHANGED, *line, limit)
-        return [Candidate(*row, held=True) for row in self._connection.rows(FIRST, *line, limit)]
+        return [Candidate(*row)._replace(held=True) for row in self._connection.rows(FIRST, *line, limit)]
 
     def ready(self, queue: str, tier: int, limit: int) -> list[Candidate]:
         return [Candidate(*row) for row in self._connection.rows(FIRST_READY, queue, tier, limit)]

@@ -89,7 +89,9 @@ CANDIDATES = Select(
       order by priority desc, age limit ?)
     cross join jobs on jobs.id = candidate""",
 )
-READY_JOBS = Select(_COLUMNS, "from (select value as candidate from json_each(?)) cross join jobs on jobs.id = candidate")
+READY_JOBS = Select(
+    _COLUMNS, "from (select value as candidate from json_each(?)) cross join jobs on jobs.id = candidate"
+)
 LENGTHS = f"""
   select json_group_array({TEXT_LENGTH}) from json_each(?) as it cross join jobs on jobs.id = it.value"""
 TEXTS = Select(

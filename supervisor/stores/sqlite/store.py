@@ -47,9 +47,10 @@ class SqliteStore:
         policies, owner = Policies(connection), Ownership(connection, lock, notifier, random_part)
         links = Links(connection)
         queue = Queue(connection, policies, owner, notifier, links)
-        limits = LimitedClaims(LimitRows(connection, queue.claim_ready, queue.paused), connection.transaction)
-        connection.on_rollback(limits.forget)
-        self.allowance, self.claim_limited, self.release_held = limits.allowance, limits.claim_limited, limits.release_held
+        limited = LimitedClaims(LimitRows(connection, queue.claim_ready, queue.paused), connection.transaction)
+        connection.on_rollback(limited.forget)
+        self.allowance, self.claim_limited = limited.allowance, limited.claim_limited
+        self.release_held = limited.release_held
         settles = Settles(connection, policies, owner, links)
         recovery = Recovery(connection, policies, owner, lock)
         queries = Queries(connection, policies, owner, lock)
