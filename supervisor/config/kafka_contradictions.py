@@ -28,7 +28,9 @@ def kafka_contradictions(settings: Settings) -> Iterator[Contradiction]:
     for of, sections in (("queues", settings.queues), ("handlers", settings.handlers)):
         for name, section in sections.items():
             if section.limit is not None:
-                message = "expected no limit with a Kafka store, whose supervisors share nothing that could count their jobs"
+                message = (
+                    "expected no limit with a Kafka store, whose supervisors share nothing that could count their jobs"
+                )
                 yield Contradiction((of, name, "limit"), message)
 
 

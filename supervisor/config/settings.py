@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from supervisor.config import types as kind
 from supervisor.config.control_groups import usable_cpus
 from supervisor.config.diagnostics import write_keys
+from supervisor.config.job_limits import JobLimitSettings
 from supervisor.config.kafka import (
     DEAD_LETTER_TOPIC,
     DEFAULT_GRACE,
@@ -174,18 +175,6 @@ class WorkerSettings(Section):
 
 class LeaseSettings(Section):
     ttl: float = setting(kind.duration, default=30.0)
-
-
-class JobLimitSettings(Section):
-    """How many jobs of a queue, or of a handler, may run at once, and be claimed within a time, over all supervisors."""
-
-    running: int | None = setting(kind.or_none(kind.whole(1, 1_000_000)), default=None)
-    rate: kind.Rate | None = setting(kind.or_none(kind.rate), default=None)
-
-    @property
-    def text(self) -> str:
-        running = "" if self.running is None else f"{self.running} at once"
-        return ", ".join(filter(None, (running, "" if self.rate is None else str(self.rate))))
 
 
 class QueueSettings(Section):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.leases import LeaseKey, Leases
 from supervisor.engine.limits import Limits
+from supervisor.engine.refused import refused
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.errors import RowsLocked
@@ -364,19 +365,6 @@ def summary(outcomes: Sequence[Outcome], age: float = 0.0, unblocked: Collection
                 delay += HEAD_START
             due_in = delay if due_in is None else min(due_in, delay)
     return Summary(dead_letters, frozenset(ready), None if due_in is None else due_in - age)
-
-
-def refused(outcome: Outcome, error: BaseException) -> Outcome:
-    """Return the outcome to settle in place of one that the store refused. It has no text of the job."""
-    failure = Failure(
-        Cause.REFUSED,
-        type="Refused",
-        message=f"the store refused the outcome ({outcome.kind.value}): {type(error).__name__}: {error}",
-        attempt=outcome.lease.attempt,
-    )
-    if outcome.failure is not None:
-        failure = replace(failure, host=outcome.failure.host, pid=outcome.failure.pid)
-    return Outcome(outcome.lease, Kind.FAILED, took=outcome.took, failure=failure)
 
 
 def _settle_unlocked(store: Store, batch: Sequence[Outcome]) -> tuple[Collection[int], frozenset[int]]:

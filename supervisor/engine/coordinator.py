@@ -86,14 +86,13 @@ class Coordinator:
         intake = Intake(leases, buffers, committer, unknown, suspects, keeper, config)
         self.fetcher = Fetcher(writer, planner, dispatcher, buffers, intake, bus, loop, limits, self._notify_others)
         self.self_report = SelfReport(config, pool, writer, dispatcher, decider, unknown, suspects, bus, ttl, now)
-        self.self_report.limits_reached = self.fetcher.limits_reached
         self._announcer = announcer = Announcer(writer, pool, leases, loop, self.self_report)
         self.problems = OwnProblems(self.self_report, writer, self.fetcher, announcer, now).now
         self.scaling, pruner = Scaling(pool, buffers, bus, loop, limits.scaling), Pruner(writer, config, now)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,
-            SinkWatch(writer, bus, now), clock, HeldBackRelease(writer, config, self._held_back_released), self.tasks,
+            SinkWatch(writer, bus, now), clock, HeldBackRelease(writer, config, self._recovered), self.tasks,
         )  # fmt: skip
         self.jobs_ended, self.job_wrote, self.prune = committer.jobs_ended, leases.job_wrote, pruner.prune
         self.recover, self.jobs_reclaimed = self.recovery.recover_all, self.fetcher.jobs_reclaimed
@@ -112,6 +111,7 @@ class Coordinator:
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
             self._loop.add_reader(notification_fd, self.store_notified)
+        self.self_report.limits_reached = self.fetcher.limits_reached
         self.lease_keeper.start()
         self.watchdog.start()
         self.limit_watch.watch(self.settings.workers)
@@ -154,10 +154,6 @@ class Coordinator:
     def _recovered(self, summary: Summary) -> None:
         self._settled(summary)
         self.fetcher.notify()
-
-    def _held_back_released(self) -> None:
-        self.fetcher.notify()
-        self._notify_others()
 
     def _woke_from_gap(self) -> None:
         self.recovery.forget()

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from supervisor.config.contradictions import handler_problems
+from supervisor.config.job_limits import JobLimitSettings
 from supervisor.config.misspelt import name_warnings
-from supervisor.config.settings import JobLimitSettings, Settings
+from supervisor.config.settings import Settings
 from supervisor.config.without_effect import without_effect
 from supervisor.events import Bus, ConfigWarning, PluginFailed, PluginLoaded, PluginWarning
 from supervisor.handlers import HandlerInfo

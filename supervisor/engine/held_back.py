@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from supervisor.engine.committer import Summary
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.stores.protocol import Store
@@ -19,14 +20,14 @@ class HeldBackRelease:
 
     _writer: Writer
     _config: CurrentConfig
-    _on_released: Callable[[], None]
+    _on_released: Callable[[Summary], None]
 
     async def release(self) -> None:
         if self._writer.unavailable:
             return
         with suppress(NotDone):
-            while await self._writer.submit(self._release, Purpose.REPAIR):
-                self._on_released()
+            while queues := await self._writer.submit(self._release, Purpose.REPAIR):
+                self._on_released(Summary(ready=queues))
 
     def _release(self, store: Store) -> frozenset[str]:
         limits = self._config.job_limits

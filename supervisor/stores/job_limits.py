@@ -63,7 +63,7 @@ Times = list[tuple[int, int]]
 
 
 class Use(NamedTuple):
-    """What a limit has been used for: the jobs in flight, and the claims that count."""
+    """The use of a limit: the number of jobs in flight, and the claims that count for its rate."""
 
     live: int = 0
     times: Times = []  # noqa: RUF012
@@ -118,7 +118,7 @@ Line = tuple[str, str, int]
 
 
 class Allowance:
-    """What the limits allow as seen before a claim. `free` is the number of jobs that may be claimed by the name of each limit,
+    """The jobs that limits allow to be claimed, as seen before a claim. `free` is the number of jobs that may be claimed by the name of each limit,
     `reached` why it is 0, and `lines` the number of jobs that were held back and may be claimed now. `next_claim` is the seconds
     until a rate allows a claim."""
 

@@ -47,7 +47,7 @@ class LimitedClaim(NamedTuple):
 
 
 class LimitRows(Protocol):
-    """What a store has for limits. All calls are made in a transaction. Limits have the names of `job_limits.JobLimits.named`."""
+    """The rows of a store that limits need. All calls are made in a transaction. Limits have the names of `job_limits.JobLimits.named`."""
 
     def now(self) -> int: ...
 

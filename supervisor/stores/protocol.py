@@ -97,7 +97,7 @@ class LimitedClaims(Protocol):
         self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve, allowance: Allowance, room: int
     ) -> LimitedClaim:
         """Claim as `claim` does, as far as the limits of `allowance` allow it, and at most `room` jobs under limits. No more jobs are
-        in flight, and no more are claimed within a time, than they say, whatever other supervisors with the same limits do.
+        in flight, and no more are claimed within a time, than they allow, whatever other supervisors with the same limits do.
         Ready jobs of handlers that have reached their limits are blocked: they are held back until they are claimed by such a
         call, or by `release_held`."""
 

@@ -176,4 +176,3 @@ def test_async_jobs_count_too(command: Command) -> None:
     assert command.call("run", "--drain").code == 0
     assert [error for job in command.jobs() for error in job["errors"]] == []
     assert succeeded(command, "fetch") == 100
-

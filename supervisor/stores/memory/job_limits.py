@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from heapq import heappop, heappush
 
 from supervisor.jobs import JobState, Lease
 from supervisor.stores.job_limits import Limit, Line, Times, Use, name_of_handler, name_of_queue
 from supervisor.stores.limited_claims import Candidate
 from supervisor.stores.memory.queue import Queue
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.state import ID, Entry, JobRecord, MemoryState
 from supervisor.stores.records import Resolve
 
 
@@ -43,10 +44,10 @@ class LimitRows:
         return sorted(line for line in self._state.held if line > behind)[:limit]
 
     def count(self, line: Line, most: int) -> int:
-        return len(self._state.held_of(line, most))
+        return len(_held_of(self._state, line, most))
 
     def first(self, line: Line, limit: int) -> list[Candidate]:
-        return [_candidate(job, held=True) for job in self._state.held_of(line, limit)]
+        return [_candidate(job, held=True) for job in _held_of(self._state, line, limit)]
 
     def ready(self, queue: str, tier: int, limit: int) -> list[Candidate]:
         if queue in self._state.paused:
@@ -72,3 +73,23 @@ class LimitRows:
 
 def _candidate(job: JobRecord, held: bool = False) -> Candidate:
     return Candidate(job.id, job.row.handler, job.row.priority, job.age, held)
+
+
+def _held_of(state: MemoryState, line: Line, limit: int) -> list[JobRecord]:
+    """Return the first jobs of a line of those held back, and remove entries that are out of date."""
+    heap, entries = state.held.get(line, []), dict[int, Entry]()
+    while heap and len(entries) < limit:
+        entry = heappop(heap)
+        if _is_held(state, entry):
+            entries[entry[ID]] = entry
+    for entry in entries.values():
+        heappush(heap, entry)
+    if not heap:
+        state.held.pop(line, None)
+    return [state.jobs[id] for id in entries]
+
+
+def _is_held(state: MemoryState, entry: Entry) -> bool:
+    _, age, id = entry
+    job = state.jobs.get(id)
+    return job is not None and job.held_back and job.state is JobState.BLOCKED and job.age == age

@@ -285,24 +285,6 @@ class MemoryState:
         self._offered[queue, tier] = list(entries.values())
         return [self.jobs[id] for id in entries]
 
-    def held_of(self, line: tuple[str, str, int], limit: int) -> list[JobRecord]:
-        """Return the first jobs of a line of those held back, and remove entries that are out of date."""
-        heap, entries = self.held.get(line, []), dict[int, Entry]()
-        while heap and len(entries) < limit:
-            entry = heappop(heap)
-            if self._is_held(entry):
-                entries[entry[ID]] = entry
-        for entry in entries.values():
-            heappush(heap, entry)
-        if not heap:
-            self.held.pop(line, None)
-        return [self.jobs[id] for id in entries]
-
-    def _is_held(self, entry: Entry) -> bool:
-        _, age, id = entry
-        job = self.jobs.get(id)
-        return job is not None and job.held_back and job.state is JobState.BLOCKED and job.age == age
-
     def _is_ready(self, entry: Entry, tier: int) -> bool:
         _, age, id = entry
         job = self.jobs.get(id)
