@@ -13,6 +13,7 @@ OF_SUPERVISORS = {
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
     "extras": ("select",),
+    "key_holders": ("select",),
     "limits": ("select", "insert", "update"),
     "limited_leases": ("select", "insert", "update", "delete"),
     "held_back": ("select", "insert", "update", "delete"),
