@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from supervisor.stores.codes import BLOCKED, READY
 from supervisor.stores.sqlite.connection import Connection, Select, packed
@@ -38,10 +38,10 @@ class Links:
         if self._connection.value("select exists(select 1 from extras)") and (waiting := self._keys.acquire(ids)):
             self._move(waiting, READY, BLOCKED)
 
-    def ended(self, ids: Sequence[int], deleted: bool = False) -> None:
+    def ended(self, ids: Iterable[int], deleted: bool = False) -> None:
         """Let the jobs go on that have waited for these, which have ended, or are about to be `deleted`."""
-        if ids and self._keys.in_use():
-            self._resume(self._keys.release(ids, deleted))
+        if self._keys.in_use():
+            self._resume(self._keys.release([*ids], deleted))
 
     def repair(self) -> frozenset[str]:
         """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return their queues."""
