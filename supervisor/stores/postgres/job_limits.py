@@ -1,6 +1,6 @@
 """Claims under limits in PostgreSQL.
 
-Whoever claims jobs under a limit locks its row first, without a wait, and counts with the next statement, which sees what was
+Whoever claims jobs under a limit takes a lock for its name first, without a wait, and counts with the next statement, which sees what was
 committed meanwhile. So no claim waits for a session that is stopped, and no two sessions count at once.
 """
 
@@ -23,7 +23,7 @@ ClaimReady = Callable[[str, Sequence[int], float, Resolve], list[Lease]]
 # `times` is a JSON list of [when, how many claims]. A lease counts only while its job is in flight under its token. A job that is
 # held back is blocked, and has a row until it is claimed, or is changed by somebody else: then its state or its age is another.
 LIMIT_TABLES = (
-    """create table {s}.limits(name text collate "C" primary key, times text not null default '[]') with (fillfactor = 50)""",
+    """create table {s}.limits(name text collate "C" primary key, times text not null) with (fillfactor = 50)""",
     """create table {s}.limited_leases(
       name text collate "C", job_id bigint, token bigint not null, primary key(name, job_id))""",
     """create table {s}.held_back(
@@ -37,9 +37,7 @@ USES = f"""
   select it.name, limits.times, (
     select count(*) from {{s}}.limited_leases join {{s}}.jobs on {_IS_LIVE} where limited_leases.name = it.name)
   from unnest($1::text[]) as it(name) left join {{s}}.limits on limits.name = it.name"""
-LOCK = "select 1 from {s}.limits where name = $1 for update skip locked"
-IS_THERE = "select 1 from {s}.limits where name = $1"
-ADD_LIMIT = "insert into {s}.limits(name) values ($1) on conflict do nothing"
+LOCK = "select pg_try_advisory_xact_lock(hashtextextended($1, 0))"
 FORGET_ENDED = f"""
   delete from {{s}}.limited_leases where name = $1 and not exists (select from {{s}}.jobs where {_IS_LIVE})"""
 BEGIN = f"""
@@ -50,7 +48,9 @@ BEGIN = f"""
 ADD_LEASES = """
   insert into {s}.limited_leases(name, job_id, token) select $1, * from unnest($2::bigint[], $3::bigint[])
   on conflict (name, job_id) do update set token = excluded.token"""
-KEEP_TIMES = "update {s}.limits set times = $2 where name = $1"
+KEEP_TIMES = (
+    "insert into {s}.limits(name, times) values ($1, $2) on conflict (name) do update set times = excluded.times"
+)
 
 _NEXT = "order by handler, queue, tier limit 1"
 LINES = f"""
@@ -116,12 +116,8 @@ class LimitRows:
         return {name: Use(live, times_of(times)) for name, times, live in rows}
 
     def lock(self, name: str, limit: Limit) -> bool:
-        if not self._connection.value(LOCK, name):
-            if self._connection.value(IS_THERE, name):
-                return False
-            self._connection.run(ADD_LIMIT, name)
-            if not self._connection.value(LOCK, name):
-                return False
+        if not self._connection.value(LOCK, f"{self._connection.schema} {name}"):
+            return False
         self._connection.later(FORGET_ENDED, name)
         return True
 
