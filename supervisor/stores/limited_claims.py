@@ -235,5 +235,7 @@ class _Round:
             self.more = True
         for line in self._allowance.lines_of(queue, tier):
             if most := self._allowed(name_of_handler(line[0])):
-                ready += self._rows.first(line, min(limit, most))
+                found = self._rows.first(line, min(limit, most))
+                self.more |= not found
+                ready += found
         return sorted(ready, key=lambda it: it.place)[:limit]

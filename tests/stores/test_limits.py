@@ -297,6 +297,17 @@ def test_a_job_that_is_held_back_can_be_cancelled_and_deleted(store, end):
     assert ids_of(claim(store, limits)) == [third]
 
 
+def test_many_jobs_that_are_cancelled_in_front_of_a_line_do_not_stop_it(store):
+    limits = handlers(mail=Limit(running=1))
+    put(store)
+    (lease,) = claim(store, limits, 1).leases
+    ids = put(store, 500)
+    claim(store, limits)
+    store.cancel(ids[:499])
+    store.settle([success(lease)])
+    assert ids_of(claim(store, limits)) == [ids[499]]
+
+
 def test_a_job_that_was_held_back_cancelled_and_redriven_runs_once(store):
     limits = handlers(mail=Limit(running=1))
     _, second = put(store, 2)

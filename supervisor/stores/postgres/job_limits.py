@@ -18,6 +18,7 @@ from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.records import Resolve
 
+FORGOTTEN_AT_ONCE = 1000
 ClaimReady = Callable[[str, Sequence[int], float, Resolve], list[Lease]]
 
 # `times` is a JSON list of [when, how many claims]. A lease counts only while its job is in flight under its token. A job that is
@@ -67,8 +68,9 @@ _IN_ORDER = "order by held_back.priority desc, held_back.age, held_back.job_id l
 COUNT = f"select count(*) from (select from {{s}}.held_back where {_OF_LINE} limit $4) as it"
 _IS_HELD = f"jobs.id = held_back.job_id and jobs.state + 0 = {BLOCKED} and jobs.age = held_back.age"
 FIRST = f"""
-  select jobs.id, jobs.handler, jobs.priority, jobs.age from {{s}}.held_back join {{s}}.jobs on {_IS_HELD}
-  where {_OF_LINE} {_IN_ORDER} for no key update of jobs skip locked"""
+  with first as materialized (select job_id, age from {{s}}.held_back where {_OF_LINE} {_IN_ORDER})
+  select jobs.id, jobs.handler, jobs.priority, jobs.age from first as held_back join {{s}}.jobs on {_IS_HELD}
+  order by jobs.priority desc, jobs.age, jobs.id for no key update of jobs skip locked"""
 FORGET_CHANGED = f"""
   with first as materialized (
     select job_id, age from {{s}}.held_back where {_OF_LINE} {_IN_ORDER} for update skip locked)
@@ -139,7 +141,7 @@ class LimitRows:
         return int(self._connection.value(COUNT, *line, most))
 
     def first(self, line: Line, limit: int) -> list[Candidate]:
-        self._connection.later(FORGET_CHANGED, *line, limit)
+        self._connection.later(FORGET_CHANGED, *line, max(limit, FORGOTTEN_AT_ONCE))
         return [Candidate(*row)._replace(held=True) for row in self._connection.rows(FIRST, *line, limit)]
 
     def ready(self, queue: str, tier: int, limit: int) -> list[Candidate]:

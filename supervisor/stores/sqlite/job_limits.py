@@ -13,6 +13,8 @@ from supervisor.stores.limited_claims import Candidate
 from supervisor.stores.records import Resolve
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 
+MAX_PARTS = 100
+"""One call removes so many parts of a line that were changed by others."""
 ClaimReady = Callable[[Sequence[int], float, Resolve], list[Lease]]
 
 # `times` is a JSON list of [when, how many claims]. A lease counts only while its job is in flight under its token. A job that is
@@ -50,16 +52,14 @@ NEXT_LINE = Select(
 )
 _OF_LINE = "handler = ?1 and queue = ?2 and tier = ?3"
 COUNT = f"select count(*) from (select 1 from held_back where {_OF_LINE} limit ?4)"
-_FIRST = f"""select job_id as id, priority, age from held_back where {_OF_LINE} order by handler, queue, tier, priority desc, age, job_id limit ?4"""
-_IS_HELD = f"jobs.state = {BLOCKED} and jobs.age = it.age"
 FIRST = Select(
-    "jobs.id, jobs.handler, jobs.priority, jobs.age",
-    f"from ({_FIRST}) as it cross join jobs on jobs.id = it.id and {_IS_HELD}",
+    "it.job_id, it.priority, it.age, jobs.id is not null",
+    f"""from (
+      select * from held_back where {_OF_LINE} order by handler, queue, tier, priority desc, age, job_id limit ?4) as it
+    left join jobs on jobs.id = it.job_id and jobs.state = {BLOCKED} and jobs.age = it.age""",
 )
-FORGET_CHANGED = f"""
-  delete from held_back where (handler, queue, tier, priority, age, job_id) in (
-    select ?1, ?2, ?3, priority, age, id from ({_FIRST}) as it
-    where not exists (select 1 from jobs where jobs.id = it.id and {_IS_HELD}))"""
+LEAVE_LINE = """
+  delete from held_back where handler = ? and queue = ? and tier = ? and job_id = ? and priority = ? and age = ?"""
 
 FIRST_READY = Select(
     "id, handler, priority, age",
@@ -119,8 +119,13 @@ class LimitRows:
         return int(self._connection.value(COUNT, *line, most))
 
     def first(self, line: Line, limit: int) -> list[Candidate]:
-        self._connection.run(FORGET_CHANGED, *line, limit)
-        return [Candidate(*row)._replace(held=True) for row in self._connection.rows(FIRST, *line, limit)]
+        for _ in range(MAX_PARTS):
+            rows = self._connection.rows(FIRST, *line, limit)
+            changed = [(*line, *place) for *place, is_held in rows if not is_held]
+            if not changed:
+                break
+            self._connection.run_many(LEAVE_LINE, changed)
+        return [Candidate(id, line[0], priority, age, held=True) for id, priority, age, is_held in rows if is_held]
 
     def ready(self, queue: str, tier: int, limit: int) -> list[Candidate]:
         return [Candidate(*row) for row in self._connection.rows(FIRST_READY, queue, tier, limit)]
