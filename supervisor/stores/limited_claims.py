@@ -20,8 +20,7 @@ MAX_LINES = 100
 """The lines (handler, queue, tier) that one claim looks at."""
 BEFORE_ALL: Line = ("", "", -1)
 HELD_AT_ONCE = 1000
-"""The ready jobs that one step looks at to hold them back."""
-MAX_STEPS = 2
+"""The ready jobs among which a claim looks for others to hold back, so that it takes little longer."""
 
 
 class Candidate(NamedTuple):
@@ -160,6 +159,7 @@ class _Round:
         self.more = False
         self._rows, self._allowance, self._begun, self._room = rows, allowance, begun, room
         self._limits, self._named, self._now = allowance.limits, allowance.limits.named, rows.now()
+        self._to_hold = HELD_AT_ONCE
         self.busy: set[str] = set()
         """The limits that another session has locked."""
         self._left: dict[str, int] = {}
@@ -222,7 +222,7 @@ class _Round:
         """Return the first claimable jobs of a tier, ready ones and those that were held back. Hold back the ready jobs that are in
         front of them and whose handlers have reached their limits."""
         ready: list[Candidate] = []
-        for _ in range(MAX_STEPS):
+        while True:
             found = self._rows.ready(queue, tier, limit)
             limited = {it.handler for it in found if it.handler in self._limits.handlers}
             closed = {handler for handler in limited if not self._allowed(name_of_handler(handler))}
@@ -230,9 +230,12 @@ class _Round:
             to_hold = {handler for handler in closed if name_of_handler(handler) not in self.busy}
             if len(ready) == len(found) or not to_hold:
                 break
-            self.held[queue, tier] += self._rows.hold(queue, tier, to_hold, max(HELD_AT_ONCE, limit))
-        else:
-            self.more = True
+            held = 0 if self._to_hold <= 0 else self._rows.hold(queue, tier, to_hold, max(limit, HELD_AT_ONCE))
+            self.held[queue, tier] += held
+            self._to_hold -= held
+            if not held:
+                self.more = True
+                break
         for line in self._allowance.lines_of(queue, tier):
             if most := self._allowed(name_of_handler(line[0])):
                 found = self._rows.first(line, min(limit, most))

@@ -182,6 +182,12 @@ def test_a_claim_touches_little_however_much_waits(store):
         raise ZeroDivisionError
 
 
+@pytest.mark.parametrize("sql", [job_limits.LINES, job_limits.COUNT, job_limits.FIRST])
+def test_a_line_of_jobs_that_are_held_back_is_not_read_to_its_end(store, sql):
+    parameters = ("", "", -1, 100) if sql is job_limits.LINES else (*LINE, 10)
+    assert blocks(store, sql, *parameters) < 100
+
+
 @pytest.mark.parametrize(
     ("sql", "batch"), [(enqueue.RESERVE, 10), (functions.INSERT_JOBS, "[]")], ids=["reserve", "put"]
 )

@@ -72,7 +72,7 @@ STATEMENTS = {
     "ready jobs under limits": (queue.READY_JOBS.as_text_each, BY_KEY),
     "live leases": (job_limits.USES.as_text_each, BY_KEY),
     "ended leases": (job_limits.FORGET_ENDED, "SEARCH limited_leases USING PRIMARY KEY (name=?)"),
-    "lines": (job_limits.NEXT_LINE.as_text_each, f"SEARCH held_back {LINES}((handler,queue,tier)>(?,?,?))"),
+    "lines": (job_limits.NEXT_LINE.as_text_each, f"SEARCH held_back {LINES}(handler=? AND queue=? AND tier>?)"),
     "count of a line": (job_limits.COUNT, f"SEARCH held_back {LINES}(handler=? AND queue=? AND tier=?)"),
     "first of a line": (job_limits.FIRST.as_text_each, f"SEARCH held_back {LINES}(handler=? AND queue=? AND tier=?)"),
     "leave a line": (job_limits.LEAVE, f"SEARCH held_back {LINES}({PLACE_IN_LINE})"),

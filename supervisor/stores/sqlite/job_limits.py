@@ -46,9 +46,15 @@ ADD_LEASES = """
   select ?1, json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(?2)"""
 KEEP_TIMES = "insert or replace into limits(name, times) values (?, ?)"
 
+# A comparison of all three columns at once would walk to the end of the line.
+_NEXT = "select handler, queue, tier from held_back where"
 NEXT_LINE = Select(
     "handler, queue, tier",
-    "from (select handler, queue, tier from held_back where (handler, queue, tier) > (?, ?, ?) order by handler, queue, tier limit 1)",
+    f"""from (
+      select * from ({_NEXT} handler = ?1 and queue = ?2 and tier > ?3 order by handler, queue, tier limit 1)
+      union all select * from ({_NEXT} handler = ?1 and queue > ?2 order by handler, queue, tier limit 1)
+      union all select * from ({_NEXT} handler > ?1 order by handler, queue, tier limit 1)
+      limit 1)""",
 )
 _OF_LINE = "handler = ?1 and queue = ?2 and tier = ?3"
 COUNT = f"select count(*) from (select 1 from held_back where {_OF_LINE} limit ?4)"
