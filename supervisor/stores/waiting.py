@@ -36,7 +36,7 @@ def waiting_because(job: Row, status: Row, configured: Container[str] = ()) -> s
     if job["state"] == JobState.IN_FLIGHT:
         return _in_flight(job, present)
     if job["state"] == JobState.BLOCKED:
-        return _waits_for_others(job, present)
+        return _waits_for_others(job, status, present)
     if job["missing_sinks"]:
         return "; ".join(_not_accepted(sink, present, configured) for sink in job["missing_sinks"][:MAX_SINKS])
     if job["state"] not in UNFINISHED:
@@ -62,14 +62,12 @@ def with_reasons(
         yield {**job, "waiting_because": None if status is None else waiting_because(job, status, configured)}
 
 
-def _waits_for_others(job: Row, present: Present) -> str:
+def _waits_for_others(job: Row, status: Row, present: Present) -> str:
     """Return for which job, or for which limit, a blocked one waits."""
     key, holder = job["key"], job["key_held_by"]
     if holder is None or holder["id"] == job["id"]:
-        if (limit := limit_of(job, present.live)) is not None:
+        if (limit := _blocked(job, status, present) or limit_of(job, present.live)) is not None:
             return limit
-        if not present.live:
-            return no_supervisor(present).text
         return "the job that it has waited for has ended, or a limit has been removed: wait a moment"
     id = holder["id"]
     if holder["state"] == JobState.FAILED:
