@@ -36,6 +36,7 @@ ROWS = (
     "mixed",
     "fairness",
     "keys",
+    "limits",
     "async_jobs",
     "postgres",
     "kafka",

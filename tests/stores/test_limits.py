@@ -89,6 +89,20 @@ def test_a_lost_lease_counts_until_it_is_recovered(factory, store, limits):
     assert states(store, ids).count("in_flight") == 2
 
 
+@pytest.mark.parametrize("limits", [queues(default=TWO), handlers(mail=TWO)])
+def test_an_outcome_that_comes_too_late_gives_no_second_place_back(factory, store, limits):
+    """The supervisor was stopped for a while: another one has recovered its jobs, and runs them."""
+    put(store, 5)
+    leases = claim(store, limits).leases
+    other = factory.joined("two")
+    factory.clock.step(3600)
+    outcomes = [release(it.lease)._replace(seen=it.deadline) for it in other.expired_leases(10)]
+    other.recover(outcomes)
+    assert len(claim(other, limits).leases) == 2
+    assert store.settle([success(lease) for lease in leases]) == [lease.id for lease in leases]
+    assert claim(store, limits).leases == claim(other, limits).leases == []
+
+
 def test_a_cancelled_job_gives_its_place_back(store):
     put(store, 3)
     (lease, _) = claim(store, handlers(mail=TWO)).leases
