@@ -171,13 +171,13 @@ class ClaimPlanner:
         # A worker that is idle after a dispatch can start none of the buffered jobs.
         return max(room if room >= min(target // 2, at_once) else 0, idle - wanted)
 
-    def demand(self, capacity: int, by_group: Mapping[str, int] = NONE, wanted: int = 0) -> Demand:
-        """Return the demand for so many jobs, besides the `wanted` ones that are being claimed, of which so many are for each group.
-        Each may have more than its room by what exceeds the sum of these."""
+    def demand(self, capacity: int, by_group: Mapping[str, int] = NONE, to_start: int = 0) -> Demand:
+        """Return the demand for so many jobs, besides those that are being claimed for each group, and those of these `to_start` at
+        once. Each may have more than its room by what exceeds the sum of these."""
         demand, limits = self._demand_of_groups(capacity, by_group), self._config.job_limits
-        return demand if limits is None else demand._replace(job_limits=limits, to_start=self._to_start(wanted))
+        return demand if limits is None else demand._replace(job_limits=limits, to_start=self.to_start(to_start))
 
-    def _to_start(self, wanted: int) -> int:
+    def to_start(self, wanted: int = 0) -> int:
         """Return how many jobs workers could start at once, besides those that are buffered or wanted."""
         free = sum(group.idle_count() + group.to_come() for group in self._pool.groups.values())
         free += self._pool.async_workers.room() if self._config.async_handlers else 0

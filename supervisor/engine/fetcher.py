@@ -25,7 +25,7 @@ from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.events import Bus, JobsClaimed, QueueDepths
 from supervisor.jobs import LEASE_EXPIRED_COUNT, LEASE_HANDLER, LEASE_TIER, Lease, Tier
 from supervisor.retry import SUSPECT
-from supervisor.stores.job_limits import JobLimits
+from supervisor.stores.job_limits import RUNNING, JobLimits
 from supervisor.stores.limited_claims import LimitedClaim
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import Waiting, by_queue_and_tier
@@ -49,6 +49,11 @@ class Claimed(NamedTuple):
     limits_reached: Mapping[str, str] = MappingProxyType({})
 
     @property
+    def left_by_limits(self) -> bool:
+        """Whether it has left jobs although limits allowed them, since no worker could start them."""
+        return self.depths is not None and sum(map(sum, self.waiting.values())) > len(self.leases)
+
+    @property
     def asked(self) -> bool:
         """Whether the store was asked for jobs: not if none waited, or the claim was cancelled."""
         return self.missed or bool(self.leases)
@@ -68,6 +73,11 @@ class Claim:
     since: float  # by the loop's clock
     begun: bool = False
     cancelled: bool = False
+
+    @property
+    def to_start(self) -> int:
+        """The maximum of jobs under limits that it claims."""
+        return self._demand.to_start
 
     @property
     def by_group(self) -> dict[str, int]:
@@ -293,10 +303,8 @@ class Fetcher:
         overtaking = not want or self._view.change is Change.CAME_DUE
         self._view.claim_begins()
         unknown = min(MAX_UNKNOWN, 2 * self._intake.only_unknown) if want else 0
-        under_way = self._claims[0].want if self._claims else 0
-        demand = self._planner.demand(
-            want + unknown, self._claims[0].by_group if self._claims else {}, wanted=under_way
-        )
+        under_way = self._claims[0].to_start if self._claims else 0
+        demand = self._planner.demand(want + unknown, self._claims[0].by_group if self._claims else {}, under_way)
         claim = Claim(demand, self._loop.time, want, want if unknown else None, overtaking, self._loop.time())
         self._claims.append(claim)
         claimed = self._writer.submit(claim, Purpose.CLAIM, lambda claimed: claimed.asked)
@@ -328,6 +336,8 @@ class Fetcher:
             self.timers.claim_missed()
         else:
             self.timers.claim_did_not_miss()
+        if claimed.left_by_limits and len(claimed.leases) >= claim.to_start and self._planner.to_start() > 0:
+            self._view.notified()  # workers have become idle meanwhile
         if claimed.due is not None:
             self.timers.due_at(claimed.due + (HEAD_START if self._intake.only_unknown else 0.0))
         self.pump()
@@ -349,6 +359,8 @@ class Fetcher:
         seen_all = claimed.behind is None and not self._view.change
         self._groups_left = self._buffers.groups_left() if seen_all else None
         self._view.claim_ended(brought=bool(claimed.leases), left=any_left)
+        if RUNNING in claimed.limits_reached.values():
+            self._view.released()  # the end of a job here may make room: then its settle and the claim share a commit
         depths = {queue: (ready.fresh, ready.retries) for queue, ready in (claimed.depths or claimed.waiting).items()}
         self._bus.emit(QueueDepths(depths | dict.fromkeys(gone, (0, 0)), claimed.behind is not None))
 

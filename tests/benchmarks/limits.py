@@ -8,7 +8,7 @@ from functools import partial
 from tests.benchmarks.contender import deployed
 from tests.benchmarks.drain import RATE, rate
 from tests.benchmarks.keys import enqueued
-from tests.benchmarks.peers import ours
+from tests.benchmarks.peers.base import Settings
 from tests.benchmarks.peers.catalogue import SUPERVISOR
 from tests.benchmarks.run import Run
 
@@ -33,9 +33,7 @@ def run(run: Run) -> None:
 
 def drained(jobs: int, limits: str) -> Mapping[str, float]:
     """Return jobs per second, as the row `drain` does."""
-    with deployed(SUPERVISOR) as contender:
+    with deployed(SUPERVISOR, Settings(limits=limits)) as contender:
         stamps = enqueued(contender, jobs, keys=0)
-        with ours.config(contender.deployment).open("a") as config:
-            config.write(f"{limits}\n")
         with contender.workers():
             return {RATE.name: rate(contender, jobs, stamps)}

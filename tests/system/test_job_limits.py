@@ -100,6 +100,18 @@ def test_a_supervisor_goes_on_as_soon_as_another_gives_a_place_back(command: Com
     assert all(0 <= pause < 0.5 for pause in pauses), pauses
 
 
+@pytest.mark.parametrize("where", ["handlers: {other:", "queues: {default:"])
+def test_short_jobs_go_on_without_a_pause(command: Command, where: str) -> None:
+    """A supervisor that has missed a free place would look again after 5 seconds."""
+    command.write(f"workers: {{count: 2}}\n{where} {{limit: {{running: 2}}}}}}", PLUGIN)
+    command.enqueue_many([{"handler": "other"} for _ in range(400)])
+    runs = [command.run(), command.run()]
+    wait_for(lambda: succeeded(command, "other") == 400, 60.0)
+    assert all(run.code is None for run in runs)
+    ends = sorted(seconds(job, "finished_at") for job in command.jobs())
+    assert max(b - a for a, b in pairwise(ends)) < 2.5
+
+
 def test_others_run_though_many_jobs_of_a_handler_wait(command: Command) -> None:
     command.write("workers: {count: 3}\nhandlers: {mail: {limit: {running: 1}}}", PLUGIN)
     command.enqueue_many([{"handler": "mail", "payload": 3600} for _ in range(5000)])
