@@ -6,13 +6,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from functools import partial
 from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from supervisor.client import replacement, tracing
+from supervisor.client.by_filter import ChangesJobs
 from supervisor.client.checked_extras import checked_extras
 from supervisor.client.ended_jobs import Wait, ended_jobs, value_of
 from supervisor.client.store_access import StoreAccess
@@ -26,7 +27,7 @@ from supervisor.stores.opening import attempts_while_unavailable, settings_of, t
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 from supervisor.text.strict_json import MAX_INTEGER, NotJSON, encode
-from supervisor.text.units import parse_duration
+from supervisor.text.units import microseconds_of, parse_duration
 
 if TYPE_CHECKING:
     from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue
@@ -41,7 +42,6 @@ _KEYS = tuple(field.name for field in fields(NewJob))
 _all_fields = attrgetter(*_KEYS)
 _WITHOUT_EXTRAS = len(_KEYS) - len(Extras._fields)
 _NO_EXTRAS = _all_fields(NewJob(""))[_WITHOUT_EXTRAS:]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Options(TypedDict, total=False):
@@ -132,7 +132,7 @@ class WithOptions(Generic[Id]):
         return self._enqueuer._enqueue_one(enqueue_row(settings, {**job, **self._options}), self._connection)
 
 
-class Client(Enqueuer[int]):
+class Client(Enqueuer[int], ChangesJobs):
     """A connection to the store of `url`, of given Settings, or of the configuration that the command line would find.
 
     It connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too. It is
@@ -384,7 +384,7 @@ def _moment(value: Any) -> int:
             _wrong("at", "a time such as 2030-01-31T09:30:00+01:00", value)
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         _wrong("at", "a time with a time zone, such as 2030-01-31T09:30:00+01:00", value)
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return microseconds_of(moment)
 
 
 def _backoff(value: Any) -> Backoff:

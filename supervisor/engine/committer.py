@@ -5,24 +5,25 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
 
 from supervisor.config.retries import BudgetSettings
-from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.current_config import CurrentConfig, freed_queues
 from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.leases import LeaseKey, Leases
 from supervisor.engine.limits import Limits
-from supervisor.engine.refused import refused
+from supervisor.engine.snoozes import past_limit
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.errors import RowsLocked
 from supervisor.events import Bus, JobsLocked, JobsReleased, JobsSettled, JobsStale
 from supervisor.jobs import (
     OUTCOME_FAILURE,
+    OUTCOME_KIND,
     OUTCOME_LEASE,
     OUTCOME_RESULT,
     OUTCOME_STATE,
@@ -33,7 +34,7 @@ from supervisor.jobs import (
     Lease,
     Outcome,
 )
-from supervisor.retry import Random, RetryBudget, decide
+from supervisor.retry import Random, RetryBudget, decide, refused_outcome
 from supervisor.stores.protocol import Store
 
 BATCHES_AT_ONCE = 2  # while one is written, the next is with the writer already
@@ -81,10 +82,7 @@ class RetryDecider:
 
     def freed(self, outcomes: Sequence[Outcome]) -> frozenset[str]:
         """Return the queues in which jobs that a limit holds back may go on after these outcomes."""
-        limits = self._config.job_limits
-        if limits is None:
-            return frozenset()
-        return frozenset(it.lease.queue for it in outcomes if limits.counts(it.lease.queue, it.lease.handler))
+        return freed_queues(self._config.job_limits, outcomes)
 
     def spent_budgets(self) -> list[str]:
         """Return the queues whose retries wait for the max of their backoff now."""
@@ -107,6 +105,7 @@ class RetryDecider:
 class _Settled(NamedTuple):
     stale: frozenset[int]
     locked: frozenset[int]  # left out, since other clients of the database have locked their rows
+    past_limit: Mapping[int, Outcome]  # the failures in place of snoozes that were left out
     at: float  # before the commit, which may take much longer
     ready: frozenset[str]  # the queues of jobs that waited for these
 
@@ -214,13 +213,16 @@ class Committer:
         """Write the batch and, in the same commit, start marks of running jobs, except of very short ones, which end before it."""
         self._under_way += 1
         running, ttl = self._leases.to_mark(MARK_AFTER), self._leases.ttl
+        snoozed = [outcome for outcome in batch if outcome[OUTCOME_KIND] is Kind.SNOOZED]
 
         def settle(store: Store) -> _Settled:
-            stale, locked = _settle_unlocked(store, batch)
+            failed = past_limit(store, snoozed) if snoozed else {}
+            kept = [outcome for outcome in batch if outcome.lease.id not in failed] if failed else batch
+            stale, locked = _settle_unlocked(store, kept)
             at = self._now()
             if running:
                 store.extend((), ttl, running)
-            return _Settled(frozenset(stale), locked, at, store.newly_ready())
+            return _Settled(frozenset(stale), locked, failed, at, store.newly_ready())
 
         if self._leases.reports.held and (reports := self._leases.reports.of(batch)):
             self._leases.write_reports(reports)
@@ -241,7 +243,10 @@ class Committer:
             self._bytes -= _bytes(batch)
         error = future.exception()
         if error is None:
-            stale, locked, at, ready = future.result()
+            stale, locked, failed, at, ready = future.result()
+            if failed:
+                batch = [outcome for outcome in batch if outcome.lease.id not in failed]
+                self.add([*failed.values()])
             if locked:
                 self._keep_locked([outcome for outcome in batch if outcome.lease.id in locked])
                 batch = [outcome for outcome in batch if outcome.lease.id not in locked]
@@ -298,7 +303,7 @@ class Committer:
             self._settle_again([outcome._replace(failure=None)])
         else:
             self._decider.refund([outcome.lease])
-            self._settle_again([self._decider.decide(refused(outcome, error))])
+            self._settle_again([self._decider.decide(refused_outcome(outcome, error))])
 
     def _keep_refused(self, outcome: Outcome, error: BaseException) -> None:
         """Keep an outcome that the store refuses in every form, to try it again: somebody may remove the cause."""

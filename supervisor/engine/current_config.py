@@ -8,10 +8,12 @@ from functools import lru_cache
 from supervisor.config.contradictions import handler_problems
 from supervisor.config.job_limits import JobLimitSettings
 from supervisor.config.misspelt import name_warnings
+from supervisor.config.schedules_in_force import schedules_of
 from supervisor.config.settings import Settings
 from supervisor.config.without_effect import without_effect
 from supervisor.events import Bus, ConfigWarning, PluginFailed, PluginLoaded, PluginWarning
 from supervisor.handlers import HandlerInfo
+from supervisor.jobs import Outcome
 from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.stores.job_limits import JobLimits, Limit
 from supervisor.stores.records import Resolve, microseconds
@@ -40,6 +42,7 @@ class CurrentConfig:
     def replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
         handlers = {info.name: info for report in reports for info in report.handlers}
         self.settings, self.reports, self.handlers = settings, list(reports), handlers
+        self.schedules = schedules_of(settings, handlers)
         self.group_of = {queue: name for name, it in settings.workers.served_groups.items() for queue in it.queues}
         self.async_handlers = frozenset(name for name, info in handlers.items() if info.is_async)
         self.job_limits = job_limits(settings)
@@ -83,6 +86,13 @@ def job_limits(settings: Settings) -> JobLimits | None:
 def _limit(settings: JobLimitSettings) -> Limit:
     claims, per = settings.rate or (None, 0.0)
     return Limit(settings.running, claims, microseconds(per))
+
+
+def freed_queues(limits: JobLimits | None, outcomes: Sequence[Outcome]) -> frozenset[str]:
+    """Return the queues in which jobs that a limit holds back may go on after these outcomes."""
+    if limits is None:
+        return frozenset()
+    return frozenset(it.lease.queue for it in outcomes if limits.counts(it.lease.queue, it.lease.handler))
 
 
 def emit_config_events(bus: Bus, reports: Sequence[SourceReport], settings: Settings) -> None:

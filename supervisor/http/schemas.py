@@ -56,7 +56,7 @@ JOB = an_object(
     max_retries=WHOLE_OR_NULL, due_at=TIME, created_at=TIME, started_at=TIME_OR_NULL, finished_at=TIME_OR_NULL, result=ANY,
     headers=ANY, unique=TEXT_OR_NULL, key=TEXT_OR_NULL, group=TEXT_OR_NULL, after=listed(WHOLE), tags=TEXTS,
     expires_at=TIME_OR_NULL, key_held_by=or_null(an_object(id=WHOLE, state=TEXT)), errors=listed(ref("Failure")), dead_letter=or_null({"enum": ["pending", "delivered"]}),
-    missing_sinks=TEXTS, expired_count=COUNT, progress=or_null(ref("Progress")),
+    missing_sinks=TEXTS, expired_count=COUNT, snoozes=COUNT, snoozed_until=TIME_OR_NULL, progress=or_null(ref("Progress")),
     log=or_null(an_object(attempt=WHOLE, skipped=COUNT, lines=TEXTS)),
     lease=or_null(an_object(owner=TEXT_OR_NULL, until=TIME_OR_NULL)), waiting_because=TEXT_OR_NULL,
 )  # fmt: skip
@@ -83,7 +83,7 @@ PARTITION = an_object(
 LIMIT = an_object(of=TEXT, name=TEXT, limit=TEXT, reached=TEXT_OR_NULL)
 SUPERVISOR = an_object(
     owner=TEXT, host=TEXT, pid=WHOLE, state=TEXT, seen_at=TIME, in_flight=COUNT, lease_until=TIME_OR_NULL,
-    workers=listed(ref("Worker")), sinks=TEXTS, queues=or_null(TEXTS), handlers=or_null(TEXTS), async_handlers=TEXTS,
+    workers=listed(ref("Worker")), sinks=TEXTS, queues=or_null(TEXTS), handlers=or_null(TEXTS), async_handlers=TEXTS, schedules=TEXTS,
     groups=listed(GROUP), lease_ttl=or_null(NUMBER), problems=listed(ref("Problem")), missing_handlers=TEXTS,
     held_retries=TEXTS, spent_budgets=TEXTS, failing_sinks={"type": "object", "additionalProperties": TEXT},
     runs_alone=WHOLE_OR_NULL, partitions=listed(PARTITION), limits=listed(LIMIT),

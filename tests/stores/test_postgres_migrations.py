@@ -44,7 +44,9 @@ RECEIVED = "create table supervisor.received(id text primary key); insert into s
 NEW_TABLES = {"letters": "dead_letters", "shut": "transfer_out", "received": "transfers_in"}
 NEW_COLUMNS = {("jobs", "lapses"): "expired_count", ("supervisors", "place"): "owner_lock"}
 
-ADDED_TABLES = ("reports", "extras", "key_holders", "key_waiters", "limits", "limited_leases", "held_back")
+ADDED_TABLES = (
+    "reports", "schedules", "extras", "key_holders", "key_waiters", "snoozes", "job_tags", "limits", "limited_leases", "held_back",
+)  # fmt: skip
 ADDED_COLUMNS = {
     "jobs": {"linked": None},
     "dead_letters": {"owed": "[]"},

@@ -23,7 +23,8 @@ DUMP = Path(__file__).parent / "version_1" / "sqlite.sql"
 NEW_NAMES = {"letters": "dead_letters", "shut": "transfer_out", "received": "transfers_in"}
 NEW_COLUMNS = {"dead_letters": {"owed": "[]"}, "supervisors": {"sinks": "[]", "about": "{}"}}
 ADDED_TABLES = (
-    "payloads", "reports", "extras", "key_holders", "key_waiters", "limits", "limited_leases", "held_back",
+    "payloads", "reports", "schedules", "extras", "key_holders", "key_waiters", "snoozes", "job_tags", "limits", "limited_leases",
+    "held_back",
 )  # fmt: skip
 DEAD_OWNER = "host-2-bbbbbbbbbbbbbbbb"
 CLOSED = """

@@ -13,6 +13,7 @@ from supervisor.stores.postgres.job_limits import LIMIT_TABLES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
+from supervisor.stores.postgres.schedules import SCHEDULES
 from supervisor.stores.postgres.schema import (
     BLOCKED_JOBS,
     CLAIMABLE,
@@ -29,9 +30,11 @@ from supervisor.stores.postgres.schema import (
     QUEUE_CHANGED,
     REPORTS,
     SCHEMA,
+    SNOOZES,
     VERSION,
     VERSION_FOR_ALL,
 )
+from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.sinks import sinks_of, sinks_text
 
 # What no row of this version may hold was put in by another program.
@@ -43,10 +46,13 @@ ACCEPTED = "select distinct accepted from {s}.letters"
 SET_ACCEPTED = "update {s}.letters set accepted = $2 where accepted = $1"
 
 FROM_VERSION_2 = (
+    SCHEDULES,
     "alter table {s}.jobs add column linked boolean, drop constraint claimable",
     f"alter table {{s}}.jobs add constraint claimable {CLAIMABLE_JOB}",
     BLOCKED_JOBS,
     EXTRAS,
+    *TAGS,
+    SNOOZES,
     *KEY_TABLES,
     *LIMIT_TABLES,
     QUEUE_CHANGED[0],

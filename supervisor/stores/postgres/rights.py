@@ -8,10 +8,12 @@ OF_SUPERVISORS = {
     "jobs": ("select", "update", "delete"),
     "attempts": ("select", "insert", "delete"),
     "reports": ("select", "insert", "update"),
+    "snoozes": ("select", "insert", "update"),
     "dead_letters": ("select", "insert", "update"),
     "counts": ("select", "insert", "update", "delete"),
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
+    "schedules": ("select", "insert", "update"),
     "extras": ("select",),
     "key_holders": ("select",),
     "limits": ("select", "insert", "update"),
@@ -19,7 +21,7 @@ OF_SUPERVISORS = {
     "held_back": ("select", "insert", "update", "delete"),
 }
 """The rights by table."""
-FUNCTIONS = ("clock()", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()")
+FUNCTIONS = ("clock()", "put(json)", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()")
 MISSING = """
   select it.key, string_agg(its.need, ', ' order by its.place), quote_ident(current_user)
   from json_each($1::json) as it,

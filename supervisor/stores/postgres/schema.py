@@ -30,6 +30,8 @@ from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_
 from supervisor.stores.postgres.job_limits import LIMIT_TABLES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
+from supervisor.stores.postgres.schedules import SCHEDULES
+from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.transfer import closed_message
 
 VERSION = 3
@@ -111,6 +113,10 @@ EXTRAS = """create table {s}.extras(job_id bigint primary key, key text collate 
 REPORTS = """create table {s}.reports(job_id bigint primary key, progress text, progress_at bigint, log text)
   with (fillfactor = 70)"""
 
+# Only jobs that have snoozed have a row: how often, and the time at which the last snooze ends.
+SNOOZES = """create table {s}.snoozes(job_id bigint primary key, n int not null, until bigint not null)
+  with (fillfactor = 70)"""
+
 # The store itself gives every row its age: a row without one was inserted with plain SQL by another program, and is counted here.
 INSERTED_BY_SQL = (
     f"""create function {{s}}.inserted_by_sql() returns trigger language plpgsql
@@ -160,6 +166,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.extras where job_id = any(ids);
         delete from {{s}}.held_back where job_id = any(ids);
         delete from {{s}}.reports where job_id = any(ids);
+        delete from {{s}}.snoozes where job_id = any(ids);
         delete from {{s}}.dead_letters where job_id = any(ids);
         insert into {{s}}.counts(state, queue, tier, n)
           select state, queue, tier, -count(*) from gone group by state, queue, tier;
@@ -175,6 +182,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.held_back;
         delete from {{s}}.limited_leases;
         delete from {{s}}.reports;
+        delete from {{s}}.snoozes;
         delete from {{s}}.dead_letters;
         delete from {{s}}.counts;
         return null;
@@ -220,7 +228,9 @@ SCHEMA = (
       record text not null)""",
     "create index attempts_of on {s}.attempts(job_id, id)",
     REPORTS,
+    SNOOZES,
     EXTRAS,
+    *TAGS,
     *KEY_TABLES,
     *LIMIT_TABLES,
     f"""create table {{s}}.dead_letters(
@@ -249,6 +259,7 @@ SCHEMA = (
       sinks text not null default '[]',
       about text not null default '{}')
     with (fillfactor = 50)""",
+    SCHEDULES,
     *KEYLESS_TABLES,
     *QUEUE_CHANGED,
     *JOBS_DELETED,

@@ -16,6 +16,7 @@ from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.job_limits import LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.schema import (
     APPLICATION_ID,
     BLOCKED_JOBS,
@@ -28,6 +29,7 @@ from supervisor.stores.sqlite.schema import (
     QUEUE_CHANGED,
     REPORTS,
     SCHEMA,
+    SNOOZES,
     UPDATED_BY_SQL,
     VERSION,
     between,
@@ -36,6 +38,7 @@ from supervisor.stores.sqlite.schema import (
     is_list,
     texts_are_long,
 )
+from supervisor.stores.sqlite.tags import TAGS
 from supervisor.stores.sqlite.write_lock import FileLock
 from supervisor.stores.transfer import closed_message
 
@@ -79,7 +82,10 @@ CLOSED_FROM_VERSION_1 = (
 
 
 FROM_VERSION_2 = (
+    SCHEDULES,
+    SNOOZES,
     EXTRAS,
+    *TAGS,
     *KEY_TABLES,
     *LIMIT_TABLES,
     BLOCKED_JOBS,

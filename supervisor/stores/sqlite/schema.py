@@ -16,6 +16,8 @@ from supervisor.stores.limits import (
 from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.job_limits import HELD_BACK_GONE, HELD_BACK_MOVED, LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
+from supervisor.stores.sqlite.schedules import SCHEDULES
+from supervisor.stores.sqlite.tags import TAGS
 
 APPLICATION_ID = 0x4A535631
 VERSION = 3
@@ -141,6 +143,7 @@ JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
       delete from extras where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from reports where job_id = old.id;
+      delete from snoozes where job_id = old.id;
       delete from dead_letters where job_id = old.id;
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
     end"""
@@ -177,6 +180,8 @@ REPORT_LENGTH = (
     "coalesce((select coalesce(length(progress), 0) + coalesce(length(log), 0) from reports where job_id = jobs.id), 0)"
 )
 
+# Only jobs that have snoozed have a row: how often, and the time at which the last snooze ends. See `snoozes`.
+SNOOZES = "create table snoozes(job_id integer primary key, n int not null, until int not null)"
 BLOCKED_JOBS = f"create index blocked on jobs(id) where state = {BLOCKED}"
 
 SUPERVISORS = """create table supervisors(
@@ -209,13 +214,16 @@ SCHEMA = (
     "create table attempts(id integer primary key, job_id int not null, record text not null)",
     "create index attempts_of on attempts(job_id)",
     REPORTS,
+    SNOOZES,
     EXTRAS,
+    *TAGS,
     *KEY_TABLES,
     *LIMIT_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",
     SUPERVISORS,
+    SCHEDULES,
 )
 
 # Only in stores whose jobs were transferred: see `supervisor.stores.transfer`.
