@@ -311,6 +311,21 @@ def test_a_job_that_is_held_back_can_be_cancelled_and_deleted(store, end):
     assert ids_of(claim(store, limits)) == [third]
 
 
+def test_a_job_that_is_held_back_can_be_moved_to_another_queue(store):
+    limits = handlers(mail=Limit(running=1))
+    put(store)
+    (lease,) = claim(store, limits, 1).leases
+    first, second = put(store, 2)
+    claim(store, limits)
+    assert store.move([first], "other").refused == {}
+    store.settle([success(lease)])
+    assert waiting(store, limits) == {"default": Waiting(1, 0), "other": Waiting(1, 0)}
+    assert ids_of(claim(store, limits, queue="default")) == [second]
+    store.settle([success(lease) for lease in store.leases([second])])
+    assert ids_of(claim(store, limits, queue="default")) == []
+    assert ids_of(claim(store, limits, queue="other")) == [first]
+
+
 def test_many_jobs_that_are_cancelled_in_front_of_a_line_do_not_stop_it(store):
     limits = handlers(mail=Limit(running=1))
     put(store)

@@ -80,7 +80,7 @@ def _held_of(state: MemoryState, line: Line, limit: int) -> list[JobRecord]:
     heap, entries = state.held.get(line, []), dict[int, Entry]()
     while heap and len(entries) < limit:
         entry = heappop(heap)
-        if _is_held(state, entry):
+        if _is_held(state, line, entry):
             entries[entry[ID]] = entry
     for entry in entries.values():
         heappush(heap, entry)
@@ -89,7 +89,9 @@ def _held_of(state: MemoryState, line: Line, limit: int) -> list[JobRecord]:
     return [state.jobs[id] for id in entries]
 
 
-def _is_held(state: MemoryState, entry: Entry) -> bool:
+def _is_held(state: MemoryState, line: Line, entry: Entry) -> bool:
     _, age, id = entry
     job = state.jobs.get(id)
-    return job is not None and job.held_back and job.state is JobState.BLOCKED and job.age == age
+    if job is None or not job.held_back or job.state is not JobState.BLOCKED:
+        return False
+    return job.age == age and (job.row.handler, job.row.queue, job.tier) == line
