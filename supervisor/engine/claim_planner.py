@@ -178,10 +178,11 @@ class ClaimPlanner:
         return demand if limits is None else demand._replace(job_limits=limits, to_start=self.to_start(to_start))
 
     def to_start(self, wanted: int = 0) -> int:
-        """Return how many jobs workers could start at once, besides those that are buffered or wanted."""
+        """Return how many jobs workers could start at once, besides the `wanted` ones. A worker that is idle after a dispatch can
+        start none of the buffered jobs."""
         free = sum(group.idle_count() + group.to_come() for group in self._pool.groups.values())
         free += self._pool.async_workers.room() if self._config.async_handlers else 0
-        return max(0, free - len(self._buffers) - wanted)
+        return max(0, free - wanted)
 
     def _demand_of_groups(self, capacity: int, by_group: Mapping[str, int]) -> Demand:
         if not self._config.group_of:

@@ -104,7 +104,8 @@ class Claim:
         demand, settings = self._demand, self._demand.settings
         allowance = store.allowance(limits, settings.workers.queues)
         waiting = allowance.claimable(seen.waiting)
-        requests = allowance.asked(demand.requests(waiting, seen.behind is not None), demand.to_start)
+        now = allowance.startable(waiting, demand.to_start)
+        requests = allowance.asked(demand.requests(now, seen.behind is not None), demand.to_start)
         claim = NO_CLAIM
         if requests:
             claim = store.claim_limited(requests, settings.lease.ttl, demand.resolve, allowance, demand.to_start)
@@ -336,11 +337,16 @@ class Fetcher:
             self.timers.claim_missed()
         else:
             self.timers.claim_did_not_miss()
-        if claimed.left_by_limits and len(claimed.leases) >= claim.to_start and self._planner.to_start() > 0:
-            self._view.notified()  # workers have become idle meanwhile
         if claimed.due is not None:
             self.timers.due_at(claimed.due + (HEAD_START if self._intake.only_unknown else 0.0))
         self.pump()
+        if claimed.left_by_limits and len(claimed.leases) >= claim.to_start:
+            self._claim_for_idle_workers()
+
+    def _claim_for_idle_workers(self) -> None:
+        """Claim again if workers have become idle since the claim before, which has left jobs for them."""
+        if not self._claims and not self.closed and self._planner.to_start() > 0:
+            self.notify()
 
     def _note_left_in_store(self, claimed: Claimed) -> None:
         taken = by_queue_and_tier(claimed.leases)

@@ -159,6 +159,16 @@ class Allowance:
             found[queue] = Waiting(*(min(n, most) for n in found[queue]))
         return {queue: it for queue, it in found.items() if any(it)}
 
+    def startable(self, waiting: Mapping[str, Waiting], room: int) -> Mapping[str, Waiting]:
+        """Return the claimable jobs without those of limited queues beyond `room`, so that others have their share of the claim."""
+        if not self.limits.queues.keys() & waiting.keys():
+            return waiting
+        found = {
+            queue: Waiting(*(min(n, room) for n in it)) if queue in self.limits.queues else it
+            for queue, it in waiting.items()
+        }
+        return {queue: it for queue, it in found.items() if any(it)}
+
     def asked(self, takes: Iterable[ClaimRequest], room: int) -> list[ClaimRequest]:
         """Return the requests of a supervisor that can start `room` jobs at once: of a queue that has a limit it claims no more, so
         that it keeps no other supervisor from running them."""
