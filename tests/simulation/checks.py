@@ -227,7 +227,8 @@ class Checks:
             holds(record.snoozes <= MAX_SNOOZES, "snoozed beyond its limit:", outcome, record)
             self.count["snoozes"] += 1
         elif run is not None and run.end == "snoozed" and outcome.kind is Kind.FAILED:
-            holds(record.snoozes == MAX_SNOOZES, "its snooze has failed before its limit:", outcome, record)
+            refused = outcome.failure is not None and outcome.failure.cause is Cause.REFUSED
+            holds(refused or record.snoozes == MAX_SNOOZES, "its snooze has failed before its limit:", outcome, record)
         if outcome.counted:
             holds(outcome.state is JobState.SCHEDULED, "counted but not scheduled:", outcome)
             self.count["retries"] += 1
