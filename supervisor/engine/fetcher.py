@@ -22,8 +22,8 @@ from supervisor.engine.store_view import Change, Claimable, StoreView
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.suspects import Suspects
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
-from supervisor.events import Bus, JobsClaimed, QueueDepths
-from supervisor.jobs import LEASE_EXPIRED_COUNT, LEASE_HANDLER, LEASE_TIER, Lease, Tier
+from supervisor.events import Bus, JobsClaimed, JobsExpired, QueueDepths
+from supervisor.jobs import LEASE_EXPIRED_COUNT, LEASE_HANDLER, LEASE_TIER, ExpiredJob, Lease, Tier
 from supervisor.retry import SUSPECT
 from supervisor.stores.job_limits import RUNNING, JobLimits
 from supervisor.stores.limited_claims import LimitedClaim
@@ -44,6 +44,7 @@ class Claimed(NamedTuple):
     missed: bool = False  # there were jobs to claim, and other supervisors had locked them all
     newly_ready: frozenset[tuple[str, int]] = frozenset()  # queues and tiers, by this claim
     behind: str | None = None  # if jobs wait in other queues too: `waiting` has those from behind this one to its last
+    expired: Sequence[ExpiredJob] = ()  # cancelled by the look before this claim
     again: bool = False  # there may be jobs that this claim has not reached
     depths: Mapping[str, Waiting] | None = None  # if limits hold jobs back, all that are ready: `waiting` lacks those
     limits_reached: Mapping[str, str] = MappingProxyType({})
@@ -88,11 +89,11 @@ class Claim:
         if self.cancelled:
             return Claimed([], {}, None)
         settings = self._demand.settings
-        waiting, due_in, newly_ready, more, behind = store.look(
+        waiting, due_in, newly_ready, more, behind, expired = store.look(
             settings.workers.queues, MAX_PROMOTED, stay=not self._demand.capacity
         )
         due = None if due_in is None else self._now() + due_in  # now, since a commit may take long
-        seen = Claimed([], waiting, due, newly_ready=newly_ready, behind=behind if more else None)
+        seen = Claimed([], waiting, due, newly_ready=newly_ready, behind=behind if more else None, expired=expired)
         if self._demand.job_limits is not None:
             return self._claim_limited(store, seen, self._demand.job_limits)
         requests = self._demand.requests(waiting, more)
@@ -324,6 +325,8 @@ class Fetcher:
         if claimed.again:
             self._view.notified()
         self._note_left_in_store(claimed)
+        if claimed.expired:
+            self._bus.emit(JobsExpired(claimed.expired))
         if claimed.leases:
             self._intake.hold(claimed.leases)
             self._bus.emit(JobsClaimed(claimed.leases))

@@ -37,6 +37,8 @@ ROWS = (
     "fairness",
     "keys",
     "limits",
+    "unique",
+    "groups",
     "async_jobs",
     "postgres",
     "kafka",

@@ -23,8 +23,8 @@ DUMP = Path(__file__).parent / "version_1" / "sqlite.sql"
 NEW_NAMES = {"letters": "dead_letters", "shut": "transfer_out", "received": "transfers_in"}
 NEW_COLUMNS = {"dead_letters": {"owed": "[]"}, "supervisors": {"sinks": "[]", "about": "{}"}}
 ADDED_TABLES = (
-    "payloads", "reports", "schedules", "extras", "key_holders", "key_waiters", "snoozes", "job_tags", "limits", "limited_leases",
-    "held_back",
+    "payloads", "reports", "schedules", "extras", "key_holders", "key_waiters", "snoozes", "job_tags", "unique_jobs", "expiries", "turns",
+    "job_groups", "group_shares", "limits", "limited_leases", "held_back",
 )  # fmt: skip
 DEAD_OWNER = "host-2-bbbbbbbbbbbbbbbb"
 CLOSED = """

@@ -67,7 +67,7 @@ class KafkaStore:
         self.notify, self.announce, self.watch_owners = owner.notify, owner.announce, owner.watch_owners
         self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
         self.claim, self.paused, self.make_due = queue.claim, queue.paused, queue.make_due
-        self.newly_ready = links.newly_ready
+        self.newly_ready, self.set_group_shares = links.newly_ready, links.groups.set_shares
         limited = LimitedClaims(LimitRows(state, queue), state.transaction)  # unused: the config refuses limits
         self.allowance, self.claim_limited = limited.allowance, limited.claim_limited
         self.release_held = limited.release_held

@@ -15,6 +15,7 @@ from supervisor.jobs import JobState, Lease, Policy, Tier
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import LEFT
 from supervisor.stores.extras import extras_text
+from supervisor.stores.memory.unique_holds import UniqueHolds
 from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
 from supervisor.stores.shown import Shown, job_dict
 from supervisor.stores.sinks import Sinks, sinks_text
@@ -61,6 +62,8 @@ class JobRecord:
     snoozed_until: int | None = None
     holds_key: bool = False
     held_back: bool = False
+    replaced_at: int | None = None
+    may_expire: bool = True
 
     @property
     def dead_letter_state(self) -> str | None:
@@ -71,9 +74,14 @@ class JobRecord:
         return None if self.row.extras is None else self.row.extras.key
 
     @property
+    def group(self) -> str | None:
+        return None if self.row.extras is None else self.row.extras.group
+
+    @property
     def expires_at(self) -> int | None:
         extras = self.row.extras
-        return None if extras is None or extras.expires is None else self.created_at + extras.expires
+        since = self.created_at if self.replaced_at is None else self.replaced_at
+        return None if extras is None or extras.expires is None else since + extras.expires
 
     @property
     def missing_sinks(self) -> list[str]:
@@ -121,10 +129,20 @@ class Line:
     waiting: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Turns:
+    """The round that the jobs of one queue and priority have reached, and the position of each group: see `stores.groups`."""
+
+    reached: int
+    positions: dict[str, int] = field(default_factory=dict)
+
+
 Entry = tuple[int, int, int]
 """A ready job in its heap: its priority negated, its age and its id."""
 ID = 2
 ADDED, REMOVED = object(), object()
+
+
 Before = tuple[JobRecord, Any]
 """A job that was changed, and the fields that were set with their values before; or that it was ADDED, or REMOVED."""
 
@@ -147,8 +165,17 @@ class MemoryState:
         self._offered: dict[tuple[str, int], list[Entry]] = {}
         """The jobs that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
         self._scheduled: list[tuple[int, int]] = []
+        self.expiring: list[tuple[int, int]] = []
+        """A heap of (when a job expires, its id); it may have expired or ended."""
         self.lines: dict[str, Line] = {}
         """By key."""
+        self.unique = UniqueHolds()
+        self.turns: dict[tuple[str, int], Turns] = {}
+        """By queue and priority."""
+        self.shares: Mapping[tuple[str, str], float] = {}
+        """Of groups, by queue and name."""
+        self.undoing: list[Callable[[], object]] = []
+        """The calls that a rollback of the open transaction makes, the last one first."""
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
@@ -156,7 +183,7 @@ class MemoryState:
         """The jobs that a limit of their handler holds back, by handler, queue and tier."""
         self.claim_times: dict[str, list[tuple[int, int]]] = {}
         """By the name of a limit."""
-        self._sequence = 0
+        self.last_id = 0
         self._before: list[Before] | None = None  # what the open transaction has changed, as it was
         self._failed = False  # a write inside the open transaction has failed
 
@@ -170,21 +197,26 @@ class MemoryState:
                     self._failed = True
                     raise
                 return
-            self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
+            self._before, sequence, paused, owners = [], self.last_id, set(self.paused), dict(self.owners)
             schedules = dict(self.schedules)
             made_ready, claim_times = set(self.made_ready), dict(self.claim_times)
+            self.unique.begin()
             try:
                 yield
                 if self._failed:
                     raise StoreError("a write inside this transaction failed, so none of it is kept")
             except BaseException:
                 self._undo(self._before)
-                self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
+                self.unique.undo()
+                for act in reversed(self.undoing):
+                    act()
+                self.last_id, self.paused, self.made_ready = sequence, paused, made_ready
                 self.schedules, self.claim_times = schedules, claim_times
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
                 self._before, self._failed = None, False
+                self.undoing.clear()
 
     def now(self) -> int:
         """Microseconds since the epoch."""
@@ -192,8 +224,8 @@ class MemoryState:
 
     def next_age(self) -> int:
         """Return the next id, which is also an age behind all jobs that wait."""
-        self._sequence += 1
-        return self._sequence
+        self.last_id += 1
+        return self.last_id
 
     def add(self, job: JobRecord) -> None:
         if self._before is not None:
@@ -292,11 +324,12 @@ class MemoryState:
         return [self.jobs[id] for id in entries]
 
     def _is_ready(self, entry: Entry, queue: str, tier: int) -> bool:
-        _, age, id = entry
+        priority, age, id = entry
         job = self.jobs.get(id)
         if job is None or job.state is not JobState.READY:
             return False
-        return job.age == age and job.tier == tier and job.row.queue == queue
+        row = job.row
+        return job.age == age and job.tier == tier and row.queue == queue and row.priority == -priority
 
     def next_scheduled(self) -> JobRecord | None:
         while self._scheduled:
@@ -318,6 +351,8 @@ class MemoryState:
         """Add the job to the counts, and to the index of its state."""
         state, queue = job.state, job.row.queue
         self.counts[queue, job.tier, state] += 1
+        if job.row.extras is not None and job.may_expire and (expires_at := job.expires_at) is not None:
+            heappush(self.expiring, (expires_at, job.id))
         if state is JobState.IN_FLIGHT:
             self._in_flight.add(job.id)
         elif state is JobState.READY:
@@ -363,7 +398,9 @@ class MemoryState:
             self._file_all()
 
     def _file_all(self) -> None:
-        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.held):
+        for index in (
+            self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.expiring, self.held
+        ):  # fmt: skip
             index.clear()
         for job in self.jobs.values():
             self._file(job)

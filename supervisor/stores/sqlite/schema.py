@@ -13,7 +13,9 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
+from supervisor.stores.sqlite import expiry, unique
 from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.groups import FREE_TURN, GROUP_TABLES, TAKE_TURN
 from supervisor.stores.sqlite.job_limits import HELD_BACK_GONE, HELD_BACK_MOVED, LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.schedules import SCHEDULES
@@ -123,6 +125,7 @@ INSERTED_BY_SQL = f"""create trigger inserted_by_sql after insert on jobs when n
         headers = iif({headers_are_long("new")}, null, headers) where id = new.id;
       insert into counts values ({_STATE_AT_FIRST}, new.queue, new.tier, 1)
         on conflict(state, queue, tier) do update set n = n + 1;
+      {TAKE_TURN}
     end"""
 # It checks columns that the store itself never updates.
 UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, queue, priority, created_at, options on jobs begin
@@ -131,15 +134,20 @@ UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, que
 
 QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs begin
       {HELD_BACK_MOVED};
+      {FREE_TURN}
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
+      {TAKE_TURN}
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
       {HELD_BACK_GONE};
+      {FREE_TURN}
       delete from payloads where job_id = old.id;
       delete from key_waiters
         where key = (select key from extras where job_id = old.id) and job_id = old.id;
+      {unique.FORGET_DELETED};
+      {expiry.FORGET_DELETED};
       delete from extras where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from reports where job_id = old.id;
@@ -219,6 +227,9 @@ SCHEMA = (
     *TAGS,
     *KEY_TABLES,
     *LIMIT_TABLES,
+    *unique.UNIQUE_TABLES,
+    expiry.EXPIRIES,
+    *GROUP_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",
