@@ -373,16 +373,13 @@ class Settings(Section):
             cancel_grace=workers.cancel_grace,
         )
         decorated = HandlerSettings(**{key: options[key] for key in HandlerSettings.settings if key in options})
-        return self.handlers.get(handler, _NOTHING).over(decorated.over(general))
+        return self.handlers.get(handler, HandlerSettings()).over(decorated.over(general))
 
     def policy(self, handler: str, queue: str, found: Mapping[str, HandlerInfo]) -> Policy:
         """Return the policy of a handler's jobs in a queue; `found` are the handlers of the plugins."""
         settings = self.handler_settings(handler, queue, found[handler].options if handler in found else {})
         assert settings.max_retries is not None and settings.backoff is not None
         return Policy(settings.max_retries, settings.backoff.curve, settings.timeout, settings.heartbeat_timeout)
-
-
-_NOTHING = HandlerSettings()
 
 
 def absolute(path: Path) -> Path:

@@ -9,7 +9,17 @@ import pytest
 from supervisor.jobs import JobState
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.search import IdRange, JobFilter
-from supervisor.stores.sqlite import dead_letters, job_limits, operator, queries, queue, recovery, search, settle
+from supervisor.stores.sqlite import (
+    dead_letters,
+    job_limits,
+    operator,
+    queries,
+    queue,
+    ready_claims,
+    recovery,
+    search,
+    settle,
+)
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.store import SqliteStore
 
@@ -74,7 +84,7 @@ STATEMENTS = {
         job_limits.FIRST_READY.as_text_each,
         "SEARCH jobs USING INDEX ready (queue=? AND tier=?)",
     ),
-    "ready jobs under limits": (queue.READY_JOBS.as_text_each, BY_KEY),
+    "ready jobs under limits": (ready_claims.READY_JOBS.as_text_each, BY_KEY),
     "live leases": (job_limits.USES.as_text_each, BY_KEY),
     "ended leases": (job_limits.FORGET_ENDED, "SEARCH limited_leases USING PRIMARY KEY (name=?)"),
     "lines": (job_limits.NEXT_LINE.as_text_each, f"SEARCH held_back {LINES}(handler=? AND queue=? AND tier>?)"),

@@ -15,23 +15,14 @@ from supervisor.jobs import JobState, Lease, Policy, Tier
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import LEFT
 from supervisor.stores.extras import extras_text
+from supervisor.stores.memory.other_records import DeadLetterRecord, OwnerRecord
 from supervisor.stores.memory.unique_holds import UniqueHolds
-from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
+from supervisor.stores.records import EnqueueRow, microseconds, options_text, overlaid, own_max_retries
 from supervisor.stores.shown import Shown, job_dict
-from supervisor.stores.sinks import Sinks, sinks_text
+from supervisor.stores.sinks import sinks_text
 
 MAX_STALE = 1000
 """Entries of heaps, besides twice the number of jobs, that may be out of date."""
-
-
-@dataclass(slots=True)
-class DeadLetterRecord:
-    due_at: int
-    token: int = 0
-    tries: int = 0
-    accepted: Sinks = frozenset()
-    owed: Sinks = frozenset()
-    state: str | None = "pending"
 
 
 @dataclass(slots=True)
@@ -109,16 +100,6 @@ class JobRecord:
 
 _INDEXED = frozenset({"state", "tier", "age", "due_at", "dead_letter", "row"})
 """The fields by which jobs are counted and found, and have ended."""
-
-
-@dataclass(slots=True)
-class OwnerRecord:
-    host: str
-    pid: int
-    seen_at: int
-    notification_pipe: tuple[int, int]
-    presence: Presence = field(default_factory=lambda: Presence("starting"))
-    sinks: Sinks = frozenset()
 
 
 @dataclass(slots=True)

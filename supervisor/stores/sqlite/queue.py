@@ -82,20 +82,17 @@ PAUSED = "select json_group_array(queue) from queues where paused"
 
 # The long texts are read only for the jobs that are claimed. Another program may have put one into the row. The token lacks its
 # random part: so long a number takes long to write and to read.
-_COLUMNS = f"""id, {NEXT_TOKEN}, handler, queue,
+COLUMNS = f"""id, {NEXT_TOKEN}, handler, queue,
       iif(length(payload) <= {MAX_INLINE} and not {headers_are_long("jobs")}, cast(payload as text), null),
       iif(length(headers) <= {MAX_INLINE}, cast(headers as text), null),
       retries, priority, tier, due_at, created_at, null, expired_count, options"""
 CANDIDATES = Select(
-    _COLUMNS,
+    COLUMNS,
     f"""from (
       select id as candidate from jobs
       where state = {READY} and queue = ? and tier = ? and queue not in (select queue from queues where paused)
       order by priority desc, age limit ?)
     cross join jobs on jobs.id = candidate""",
-)
-READY_JOBS = Select(
-    _COLUMNS, "from (select value as candidate from json_each(?)) cross join jobs on jobs.id = candidate"
 )
 LENGTHS = f"""
   select json_group_array({TEXT_LENGTH}) from json_each(?) as it cross join jobs on jobs.id = it.value"""
@@ -315,13 +312,9 @@ class Queue:
             rows = [row for take in takes for row in self._pick(take)]
             if self._turns.partial:
                 self._turns.claimed(takes, {row[LEASE_QUEUE] for row in rows})
-            return self._claim(rows, ttl, resolve) if rows else []
+            return self.claim_rows(rows, ttl, resolve) if rows else []
 
-    def claim_ready(self, ids: Sequence[int], ttl: float, resolve: Resolve) -> list[Lease]:
-        """Claim the first of these ready jobs that fit into one claim."""
-        return self._claim(self._connection.rows(READY_JOBS, packed(ids)), ttl, resolve)
-
-    def _claim(self, rows: list[list[Any]], ttl: float, resolve: Resolve) -> list[Lease]:
+    def claim_rows(self, rows: list[list[Any]], ttl: float, resolve: Resolve) -> list[Lease]:
         random_part = self._owner.random_part()
         rows = self._with_long_texts(rows)
         until = self._connection.now() + microseconds(ttl)

@@ -24,6 +24,7 @@ from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import Queue
+from supervisor.stores.sqlite.ready_claims import ReadyClaims
 from supervisor.stores.sqlite.recovery import Recovery
 from supervisor.stores.sqlite.repair import Repair
 from supervisor.stores.sqlite.schedules import ScheduleTable
@@ -42,7 +43,7 @@ class _Parts:
         self.owner = Ownership(connection, self.owner_lock, self.notifier, random_part)
         self.queue = Queue(connection, self.policies, self.owner, self.notifier, self.links)
         self.limited = LimitedClaims(
-            LimitRows(connection, self.queue.claim_ready, self.queue.paused), connection.transaction
+            LimitRows(connection, ReadyClaims(connection, self.queue).claim, self.queue.paused), connection.transaction
         )
         connection.on_rollback(self.limited.forget)
         self.settles = Settles(connection, self.policies, self.owner, self.links)

@@ -16,7 +16,7 @@ AT = "2026-01-01T00:00:00+00:00"
 def status(partitions: list[Any], *, paused: bool) -> dict[str, Any]:
     row = {
         "host": "box", "pid": 7, "state": "running", "seen_at": AT, "lease_ttl": 30.0, "queues": None, "handlers": ["work"],
-        "missing_handlers": [], "problems": [], "sinks": [], "partitions": partitions, "spent_budgets": [],
+        "missing_handlers": [], "problems": [], "sinks": [], "partitions": partitions, "spent_budgets": [], "limits": [],
     }  # fmt: skip
     queue = {"queue": "orders", "queue_size": 1, "retry_queue_size": 0, "scheduled": 0, "paused": paused}
     return {"at": AT, "supervisors": [row], "queues": [queue], "sinks": []}
@@ -53,7 +53,7 @@ def test_a_retry_is_run_now_where_it_can_be(partitions: list[Any], how: str) -> 
 def job(state: str, **more: Any) -> dict[str, Any]:
     return {
         "id": 5, "state": state, "queue": "orders", "handler": "work", "due_at": AT, "expired_count": 0, "retries": 0,
-        "max_retries": None, "errors": [], "missing_sinks": [], "key": None, "key_held_by": None, **more,
+        "max_retries": None, "errors": [], "missing_sinks": [], "key": None, "key_held_by": None, "group": None, **more,
     }  # fmt: skip
 
 
