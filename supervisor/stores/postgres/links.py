@@ -16,7 +16,9 @@ LINK_FUNCTIONS = (
         select {{s}}.take_turns(ids);
       {BODY}""",
     f"""create function {{s}}.jobs_ended(ids bigint[], deleted boolean) returns setof text language sql security definer
-      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.release_keys(ids, deleted) {BODY}""",
+      set search_path = pg_catalog, pg_temp as {BODY}
+        delete from {{s}}.held_back where job_id = any(ids);
+        select {{s}}.release_keys(ids, deleted) {BODY}""",
     f"""create function {{s}}.jobs_lost() returns setof text language sql security definer
       set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.pass_on_lost_keys() {BODY}""",
     "revoke execute on function {s}.jobs_due(bigint[]), {s}.jobs_ended(bigint[], boolean), {s}.jobs_lost() from public",

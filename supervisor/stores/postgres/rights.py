@@ -16,6 +16,9 @@ OF_SUPERVISORS = {
     "schedules": ("select", "insert", "update"),
     "extras": ("select",),
     "key_holders": ("select",),
+    "limits": ("select", "insert", "update"),
+    "limited_leases": ("select", "insert", "update", "delete"),
+    "held_back": ("select", "insert", "update", "delete"),
     "unique_jobs": ("select", "update", "delete"),
     "expiries": ("select", "update", "delete"),
 }

@@ -35,6 +35,7 @@ from supervisor.stores.postgres.groups import (
     GROUP_TRIGGERS,
     MOVE_TURN,
 )
+from supervisor.stores.postgres.job_limits import LIMIT_TABLES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.schedules import SCHEDULES
@@ -155,6 +156,7 @@ QUEUE_CHANGED = (
       begin
         insert into {{s}}.counts(state, queue, tier, n)
           values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
+        update {{s}}.held_back set queue = new.queue where job_id = new.id;
         {MOVE_TURN}
         {NOTIFY_UNLESS_OFF}
         return null;
@@ -177,6 +179,7 @@ JOBS_DELETED_FUNCTIONS = (
         {unique.FORGET_DELETED};
         {expiry.FORGET_DELETED};
         delete from {{s}}.extras where job_id = any(ids);
+        delete from {{s}}.held_back where job_id = any(ids);
         delete from {{s}}.reports where job_id = any(ids);
         delete from {{s}}.snoozes where job_id = any(ids);
         delete from {{s}}.dead_letters where job_id = any(ids);
@@ -191,6 +194,8 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.extras;
         delete from {{s}}.key_holders;
         delete from {{s}}.key_waiters;
+        delete from {{s}}.held_back;
+        delete from {{s}}.limited_leases;
         delete from {{s}}.unique_jobs;
         delete from {{s}}.expiries;
         delete from {{s}}.turns;
@@ -246,6 +251,7 @@ SCHEMA = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
     *unique.UNIQUE_TABLES,
     expiry.EXPIRIES,
     *GROUP_TABLES,

@@ -16,6 +16,7 @@ from supervisor.stores.limits import (
 from supervisor.stores.sqlite import expiry, unique
 from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.groups import FREE_TURN, GROUP_TABLES, TAKE_TURN
+from supervisor.stores.sqlite.job_limits import HELD_BACK_GONE, HELD_BACK_MOVED, LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.tags import TAGS
@@ -132,6 +133,7 @@ UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, que
     end"""
 
 QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs begin
+      {HELD_BACK_MOVED};
       {FREE_TURN}
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
@@ -139,6 +141,7 @@ QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs b
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
+      {HELD_BACK_GONE};
       {FREE_TURN}
       delete from payloads where job_id = old.id;
       delete from key_waiters
@@ -223,6 +226,7 @@ SCHEMA = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
     *unique.UNIQUE_TABLES,
     expiry.EXPIRIES,
     *GROUP_TABLES,
