@@ -73,6 +73,10 @@ class InvalidJob(ValueError):
     """A job that can't be enqueued; the message names the key and what was expected."""
 
 
+class NoSuchParent(RowRefused, InvalidJob):
+    """A job that waits for a job that does not exist; nothing of the batch was enqueued."""
+
+
 class PluginMistake(Exception):
     """A mistake in a plugin file, at `line` if that is known."""
 

@@ -25,6 +25,7 @@ from supervisor.stores.records import (
     own_max_retries,
 )
 from supervisor.stores.sinks import Sinks, sinks_text
+from supervisor.stores.workflows import WAITS
 
 MAX_STALE = 1000
 """Entries of heaps, besides twice the number of jobs, that may be out of date."""
@@ -65,6 +66,8 @@ class JobRecord:
     progress_at: int | None = None
     log: str | None = None
     holds_key: bool = False
+    links: Mapping[int, int] = field(default_factory=dict)
+    """By parent, for a job that waits or has waited for others: see `stores.workflows`."""
 
     @property
     def dead_letter_state(self) -> str | None:
@@ -73,6 +76,14 @@ class JobRecord:
     @property
     def key(self) -> str | None:
         return None if self.row.extras is None else self.row.extras.key
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        return () if self.row.extras is None else self.row.extras.after
+
+    @property
+    def waits_for_parents(self) -> bool:
+        return WAITS in self.links.values()
 
     @property
     def expires_at(self) -> int | None:
@@ -151,6 +162,8 @@ class MemoryState:
         self._scheduled: list[tuple[int, int]] = []
         self.lines: dict[str, Line] = {}
         """By key."""
+        self.children: dict[int, set[int]] = {}
+        """The jobs that wait, or have waited, for each job."""
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
@@ -196,6 +209,7 @@ class MemoryState:
             self._before.append((job, ADDED))
         self.jobs[job.id] = job
         self._file(job)
+        self._adopt(job)
 
     def change(self, job: JobRecord, **changes: Any) -> None:
         self.change_to(job, changes)
@@ -244,6 +258,8 @@ class MemoryState:
         if self._before is not None:
             self._before.append((job, REMOVED))
         self._take_out(job)
+        for parent in job.after:
+            self.children[parent].discard(job.id)
         del self.jobs[job.id]
 
     def leased(self, lease: Lease) -> JobRecord | None:
@@ -314,10 +330,15 @@ class MemoryState:
         elif state is JobState.SCHEDULED:
             heappush(self._scheduled, (job.due_at, job.id))
         elif state is JobState.BLOCKED:
-            if (key := job.key) is not None:
+            if (key := job.key) is not None and not job.waits_for_parents:
                 heappush(self.lines.setdefault(key, Line()).waiting, job.id)
         else:
             self._ended(job)
+
+    def _adopt(self, job: JobRecord) -> None:
+        """Add the job to the index of children."""
+        for parent in job.after:
+            self.children.setdefault(parent, set()).add(job.id)
 
     def _ended(self, job: JobRecord) -> None:
         """Note that the job has ended, or that its dead letter has changed."""
@@ -346,9 +367,10 @@ class MemoryState:
             self._file_all()
 
     def _file_all(self) -> None:
-        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines):
+        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.children):
             index.clear()
         for job in self.jobs.values():
             self._file(job)
+            self._adopt(job)
             if job.holds_key and (key := job.key) is not None:
                 self.lines.setdefault(key, Line()).holder = job.id

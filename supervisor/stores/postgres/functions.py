@@ -8,7 +8,7 @@ change a job. They are replaced, not dropped, when a store is migrated: so grant
 from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
-from supervisor.stores.codes import READY, SCHEDULED
+from supervisor.stores.codes import BLOCKED, READY, SCHEDULED
 from supervisor.stores.postgres.connection import NOTIFY, NOW
 from supervisor.text.names import MAX_NAME, NAME
 from supervisor.text.strict_json import MAX_DEPTH, MAX_INTEGER
@@ -114,7 +114,8 @@ INSERT_JOBS = f"""
         insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state, linked)
         overriding system value
         select it.id, it.id, it.handler, it.queue, it.payload, it.headers, it.priority, it.options, it.due, it.now,
-          case when it.due > it.now then {SCHEDULED} else {READY} end, case when it.extras ->> 'key' is not null then true end
+          case when json_array_length(it.extras -> 'after') > 0 then {BLOCKED} when it.due > it.now then {SCHEDULED} else {READY} end,
+          case when it.extras ->> 'key' is not null then true end
         from it
         returning jobs.id, jobs.queue, jobs.state, jobs.linked),
       more as (
@@ -124,15 +125,20 @@ INSERT_JOBS = f"""
       counted as (
         insert into {{s}}.counts(state, queue, tier, n)
         select put.state, put.queue, 0, count(*) from put group by put.state, put.queue)
-    select coalesce(array_agg(put.id order by put.id), '{{}}'), array_agg(put.id) filter (where put.linked and put.state = {READY})
+    select coalesce(array_agg(put.id order by put.id), '{{}}'), array_agg(put.id) filter (where put.linked and put.state = {READY}),
+      bool_or(put.state = {BLOCKED})
     from put"""
 _PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
     ids bigint[];
     keyed bigint[];
+    have_parents boolean;
   begin
-    {INSERT_JOBS.strip()} into ids, keyed;
+    {INSERT_JOBS.strip()} into ids, keyed, have_parents;
+    if have_parents then
+      perform {{s}}.link_children(ids, jobs);
+    end if;
     if keyed is not null then
       perform {{s}}.jobs_due(keyed);
     end if;

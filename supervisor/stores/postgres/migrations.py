@@ -31,6 +31,7 @@ from supervisor.stores.postgres.schema import (
     VERSION,
     VERSION_FOR_ALL,
 )
+from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.sinks import sinks_of, sinks_text
 
 # What no row of this version may hold was put in by another program.
@@ -47,7 +48,9 @@ FROM_VERSION_2 = (
     BLOCKED_JOBS,
     EXTRAS,
     *KEY_TABLES,
+    *PARENT_TABLES,
     *KEY_FUNCTIONS,
+    *PARENT_FUNCTIONS,
     *LINK_FUNCTIONS,
     *JOBS_DELETED_FUNCTIONS,
     *FUNCTIONS,

@@ -29,6 +29,7 @@ from supervisor.stores.limits import (
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
+from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.transfer import closed_message
 
 VERSION = 3
@@ -155,6 +156,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.attempts where job_id = any(ids);
         delete from {{s}}.key_waiters using {{s}}.extras
           where extras.job_id = any(ids) and key_waiters.key = extras.key and key_waiters.job_id = extras.job_id;
+        delete from {{s}}.parents where child = any(ids);
         delete from {{s}}.extras where job_id = any(ids);
         delete from {{s}}.reports where job_id = any(ids);
         delete from {{s}}.dead_letters where job_id = any(ids);
@@ -169,6 +171,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.extras;
         delete from {{s}}.key_holders;
         delete from {{s}}.key_waiters;
+        delete from {{s}}.parents;
         delete from {{s}}.reports;
         delete from {{s}}.dead_letters;
         delete from {{s}}.counts;
@@ -217,6 +220,7 @@ SCHEMA = (
     REPORTS,
     EXTRAS,
     *KEY_TABLES,
+    *PARENT_TABLES,
     f"""create table {{s}}.dead_letters(
       job_id bigint primary key,
       state smallint not null,
@@ -247,6 +251,7 @@ SCHEMA = (
     *QUEUE_CHANGED,
     *JOBS_DELETED,
     *KEY_FUNCTIONS,
+    *PARENT_FUNCTIONS,
     *LINK_FUNCTIONS,
     *FUNCTIONS,
 )

@@ -6,7 +6,6 @@ from supervisor.stores.extras import Extras, extras_text
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.links import Links
 
-EXTRAS = "create table extras(job_id integer primary key, key text, expires_at int, text text not null)"
 ADD = "insert into extras(job_id, key, expires_at, text) values (?, ?, ?, ?)"
 
 
@@ -20,5 +19,7 @@ class NewExtras:
         """Add the extras of a job that was inserted just now."""
         expires_at = None if extras.expires is None else now + extras.expires
         self._connection.run(ADD, id, extras.key, expires_at, extras_text(extras))
-        if ready and extras.key is not None:
+        if extras.after:
+            self._links.linked(id, extras)
+        elif ready and extras.key is not None:
             self._links.due([id])

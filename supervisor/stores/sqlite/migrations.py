@@ -12,7 +12,6 @@ from supervisor.stores.codes import SUCCEEDED
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
-from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schema import (
@@ -20,6 +19,7 @@ from supervisor.stores.sqlite.schema import (
     BLOCKED_JOBS,
     CLOSED_TRIGGERS,
     DEAD_LETTERS,
+    EXTRAS,
     INSERTED_BY_SQL,
     JOB_DELETED,
     PAYLOADS,
@@ -35,6 +35,7 @@ from supervisor.stores.sqlite.schema import (
     is_list,
     texts_are_long,
 )
+from supervisor.stores.sqlite.workflows import PARENT_TABLES
 from supervisor.stores.sqlite.write_lock import FileLock
 from supervisor.stores.transfer import closed_message
 
@@ -81,6 +82,7 @@ CLOSED_FROM_VERSION_1 = (
 FROM_VERSION_2 = (
     EXTRAS,
     *KEY_TABLES,
+    *PARENT_TABLES,
     BLOCKED_JOBS,
     "drop trigger if exists inserted_by_sql",
     INSERTED_BY_SQL,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
+from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import BEHIND_ALL, Target
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
@@ -30,6 +30,9 @@ PAGE_END = f"""
 PAST = f"""
   select json_group_array(id) from (
     select id {_ENDED} and not exists (select 1 from dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
+      and not exists (
+        select 1 from parents cross join jobs as child on child.id = parents.child
+        where parents.parent = jobs.id and child.state = {BLOCKED})
     order by finished_at, id limit ?)"""
 
 CANCEL = f"""
@@ -95,7 +98,7 @@ class OperatorChanges:
         self._connection.run(TAKE_AGES, age + len(ids) - 1)
         self._connection.run(REDRIVE, age, self._connection.now(), packed(ids))
         self._connection.run(WITHDRAW, packed(ids))
-        self._links.due(ids)
+        self._links.run_again(ids)
 
     def remove(self, ids: Sequence[int]) -> None:
         """Remove the jobs, and counts that are 0 then: names of queues may be used once only."""

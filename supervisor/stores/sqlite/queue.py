@@ -18,9 +18,9 @@ from supervisor.jobs import (
     Lease,
 )
 from supervisor.retry import SUSPECT
-from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
+from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import ROWS_OF_A_LOOK, Turns, waiting_of
-from supervisor.stores.extras import ExistingId
+from supervisor.stores.extras import ExistingId, by_place
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -162,11 +162,19 @@ class Queue:
             return [self._insert_one(rows[0], now)], now
         batch = EnqueueBatch.of(rows)
         if any(kind.extras is not None for kind in batch.kinds):
-            return [self._insert_one(row, now) for row in batch], now
+            return self._insert_each(batch, now), now
         first = next_age(self._connection)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
             self._insert_part(batch[start : start + ROWS_OF_A_STATEMENT], now, first + start)
         return range(first, first + len(batch)), now
+
+    def _insert_each(self, batch: EnqueueBatch, now: int) -> list[int]:
+        ids: list[int] = []
+        for row in batch:
+            if row.extras is not None and row.extras.after:
+                row = row._replace(extras=row.extras._replace(after=by_place(row.extras.after, ids)))
+            ids.append(self._insert_one(row, now))
+        return ids
 
     def _insert_one(self, row: EnqueueRow, now: int) -> int:
         id, values = next_age(self._connection), _values(row, now)
@@ -319,7 +327,7 @@ _ONE_ROW = insert_sql(1, (1,) * (1 + len(_Values._fields)))
 
 def _values(row: EnqueueRow, now: int) -> _Values:
     due = now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
-    state = SCHEDULED if due > now else READY
+    state = BLOCKED if row.extras is not None and row.extras.after else SCHEDULED if due > now else READY
     headers = row.headers if row.headers is None or len(row.headers) <= MAX_INLINE else None
     return _Values(row.handler, row.queue, row.priority, headers, options_text(row), due, state)
 

@@ -13,8 +13,8 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
-from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.keys import KEY_TABLES
+from supervisor.stores.sqlite.workflows import PARENT_TABLES
 
 APPLICATION_ID = 0x4A535631
 VERSION = 3
@@ -135,6 +135,7 @@ JOB_DELETED = """create trigger job_deleted after delete on jobs begin
       delete from payloads where job_id = old.id;
       delete from key_waiters
         where key = (select key from extras where job_id = old.id) and job_id = old.id;
+      delete from parents where child = old.id;
       delete from extras where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from reports where job_id = old.id;
@@ -174,6 +175,7 @@ REPORT_LENGTH = (
     "coalesce((select coalesce(length(progress), 0) + coalesce(length(log), 0) from reports where job_id = jobs.id), 0)"
 )
 
+EXTRAS = "create table extras(job_id integer primary key, key text, expires_at int, text text not null)"
 BLOCKED_JOBS = f"create index blocked on jobs(id) where state = {BLOCKED}"
 
 SUPERVISORS = """create table supervisors(
@@ -208,6 +210,7 @@ SCHEMA = (
     REPORTS,
     EXTRAS,
     *KEY_TABLES,
+    *PARENT_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",
