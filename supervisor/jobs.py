@@ -37,9 +37,9 @@ LOGGER = "job"
 
 
 class JobState(StrEnum):
+    SCHEDULED = "scheduled"
     BLOCKED = "blocked"
     """It waits for other jobs: for those before it in the order of its key, or for its parents."""
-    SCHEDULED = "scheduled"
     READY = "ready"
     IN_FLIGHT = "in_flight"
     SUCCEEDED = "succeeded"

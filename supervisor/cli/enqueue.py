@@ -44,10 +44,14 @@ MAX_PROBLEMS = 20  # bad lines named in the message
 @click.option("--unique-while", metavar="WHILE", help="waiting, unfinished (the default), or a time such as 10m.")
 @click.option("--on-conflict", metavar="HOW", help="What to do then: skip (the default), replace or reject.")
 @click.option("--key", metavar="KEY", help="Jobs with the same key run one at a time, in order.")
-@click.option("--on-failure", metavar="HOW", help="What a failed job does to its key: pass it on (the default), or hold.")
+@click.option(
+    "--on-failure", metavar="HOW", help="What a failed job does to its key: pass it on (the default), or hold."
+)
 @click.option("--group", metavar="NAME", help="The groups of a queue take turns.")
 @click.option("--after", metavar="ID", type=int, multiple=True, help="Wait until this job has ended; may be repeated.")
-@click.option("--on-parent-failed", metavar="HOW", help="If a job that it waits for fails: cancel (the default), run or wait.")
+@click.option(
+    "--on-parent-failed", metavar="HOW", help="If a job that it waits for fails: cancel (the default), run or wait."
+)
 @click.option("--tag", "tags", metavar="TAG", multiple=True, help="A tag of the job; may be repeated.")
 @click.option("--expires", metavar="TIME", help="Cancel the job if it has not started by then, such as 10m.")
 @click.option("--force", is_flag=True, help="Enqueue even if no plugin has the handler, or it refuses the payload.")

@@ -18,8 +18,8 @@ from supervisor.config.settings import Settings
 from supervisor.stores.problems import Present, problems, with_problems
 from supervisor.text.units import counted, format_duration
 
-QUEUE_COLUMNS = ("queue", "fresh", "retries", "scheduled", "in flight", "failed", "workers busy", "")
-QUEUE_KEYS = ("queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "processing")
+QUEUE_COLUMNS = ("queue", "fresh", "retries", "blocked", "scheduled", "in flight", "failed", "workers busy", "")
+QUEUE_KEYS = ("queue", "queue_size", "retry_queue_size", "blocked", "scheduled", "in_flight", "failed", "processing")
 SINK_COLUMNS = ("sink", "dead letters", "supervisors")
 SINK_KEYS = ("sink", "pending", "supervisors")
 MAX_SHOWN = 30

@@ -22,7 +22,7 @@ CHOICES = {
 NEEDS = {
     "unique_while": "unique", "on_conflict": "unique", "on_failure": "key", "on_parent_failed": "after",
 }  # fmt: skip
-"""The options that say more about another one."""
+"""The options that go with another one."""
 
 
 def checked_extras(given: Mapping[str, Any]) -> Extras | None:

@@ -100,7 +100,7 @@ class _Settled(NamedTuple):
     stale: frozenset[int]
     locked: frozenset[int]  # left out, since other clients of the database have locked their rows
     at: float  # before the commit, which may take much longer
-    ready: frozenset[str]  # queues with jobs that waited for these
+    ready: frozenset[str]  # the queues of jobs that waited for these
 
 
 class Committer:
@@ -397,5 +397,4 @@ def _bytes(outcomes: Sequence[Outcome]) -> int:
 def _length(result: str | None, failure: Failure | None) -> int:
     if failure is None:
         return len(result or "")
-    texts = (failure.message, failure.traceback, failure.stack, failure.stderr)
-    return sum(len(text) for text in texts if text)
+    return sum(len(text) for text in (failure.message, failure.traceback, failure.stack, failure.stderr) if text)

@@ -54,14 +54,15 @@ JOB = an_object(
     id=WHOLE, handler=TEXT, payload=ANY, queue=TEXT, priority=WHOLE,
     state={"type": "string", "enum": [state.value for state in JobState]}, attempt=WHOLE, retries=COUNT,
     max_retries=WHOLE_OR_NULL, due_at=TIME, created_at=TIME, started_at=TIME_OR_NULL, finished_at=TIME_OR_NULL, result=ANY,
-    headers=ANY, errors=listed(ref("Failure")), dead_letter=or_null({"enum": ["pending", "delivered"]}),
+    headers=ANY, unique=TEXT_OR_NULL, key=TEXT_OR_NULL, group=TEXT_OR_NULL, after=listed(WHOLE), tags=TEXTS,
+    expires_at=TIME_OR_NULL, key_held_by=or_null(an_object(id=WHOLE, state=TEXT)), errors=listed(ref("Failure")), dead_letter=or_null({"enum": ["pending", "delivered"]}),
     missing_sinks=TEXTS, expired_count=COUNT, progress=or_null(ref("Progress")),
     log=or_null(an_object(attempt=WHOLE, skipped=COUNT, lines=TEXTS)),
     lease=or_null(an_object(owner=TEXT_OR_NULL, until=TIME_OR_NULL)), waiting_because=TEXT_OR_NULL,
 )  # fmt: skip
 QUEUE = an_object(
-    queue=TEXT, queue_size=COUNT, retry_queue_size=COUNT, scheduled=COUNT, in_flight=COUNT, failed=COUNT, paused=FLAG,
-    processing=COUNT,
+    queue=TEXT, queue_size=COUNT, retry_queue_size=COUNT, blocked=COUNT, scheduled=COUNT, in_flight=COUNT,
+    failed=COUNT, paused=FLAG, processing=COUNT,
 )  # fmt: skip
 CURRENT_JOB = an_object(
     job_id=WHOLE, handler=TEXT, retry_count=COUNT, is_retry=FLAG, running_for=NUMBER, running_since=TIME_OR_NULL,

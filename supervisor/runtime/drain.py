@@ -19,6 +19,7 @@ LOOK_EVERY = 0.5  # seconds
 NAMED_AMONG = 1000  # jobs that are left, of which the missing handlers are named
 UNCOUNTED = "uncounted"
 FOR_OTHER_SINKS = "dead_letters_for_other_sinks"
+BLOCKED = JobState.BLOCKED.value
 
 
 class Left(NamedTuple):
@@ -39,7 +40,7 @@ async def until_drained(
     or only what this run can't do.
 
     It can't do jobs whose handler no plugin serves. It waits for `grace` seconds, in which there is nothing else to do, for
-    dead letters that no sink takes or that wait for sinks of other supervisors, and for a store that refuses to count; and for as
+    blocked jobs, which may wait for a job that has failed, for dead letters that no sink takes or that wait for sinks of other supervisors, and for a store that refuses to count; and for as
     long while the store is unavailable or refuses jobs, or no worker can be started.
     """
     loop = asyncio.get_running_loop()
@@ -54,7 +55,7 @@ async def until_drained(
             left = await _left_to_do(engine, latest)
             if not left:
                 return
-            if left <= {UNCOUNTED, FOR_OTHER_SINKS, "dead_letters" if dead_letters.stuck else UNCOUNTED}:
+            if left <= {UNCOUNTED, FOR_OTHER_SINKS, BLOCKED, "dead_letters" if dead_letters.stuck else UNCOUNTED}:
                 stuck_since = stuck_since if stuck_since is not None else loop.time()
                 if loop.time() - stuck_since >= grace:
                     return
@@ -100,7 +101,7 @@ def _missing_handlers(store: Store, served: frozenset[str] | None, known: Collec
 
 
 def _unfinished(row: dict[str, Any]) -> int:
-    return sum(row[state] for state in ("queue_size", "retry_queue_size", "scheduled", "in_flight"))
+    return sum(row[state] for state in ("queue_size", "retry_queue_size", "blocked", "scheduled", "in_flight"))
 
 
 def _unknown_after(store: Store, served: frozenset[str] | None, latest: float, known: Collection[str]) -> int:

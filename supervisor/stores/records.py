@@ -13,12 +13,9 @@ import orjson
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, Failure, JobState, Lease, Outcome, Policy
 from supervisor.stores.codes import CODES
-from supervisor.stores.extras import Extras, shown_extras
-from supervisor.stores.job_reports import shown_log, shown_progress
+from supervisor.stores.extras import Extras
 from supervisor.stores.limits import MAX_TIME
 from supervisor.text.printable import printable
-from supervisor.text.strict_json import NotJSON, decode
-from supervisor.text.units import iso
 
 MAX_TEXT_BYTES = 16 * 1024
 MAX_ATTEMPTS_KEPT = 50
@@ -327,74 +324,3 @@ def own_max_retries(options: str | None, policy: Policy | None) -> int | None:
 
 def microseconds(seconds: float) -> int:
     return round(seconds * 1_000_000)
-
-
-# --- jobs as people see them, the same in every store
-
-
-class Shown(NamedTuple):
-    """A job as any store keeps it. Times are microseconds since the epoch; the texts are as stored, so they may not be JSON."""
-
-    id: int
-    handler: str
-    payload: str
-    queue: str
-    priority: int
-    state: str
-    retries: int
-    max_retries: int | None
-    due_at: int
-    created_at: int
-    started_at: int | None
-    finished_at: int | None
-    result: str | None
-    headers: str | None
-    errors: Sequence[Mapping[str, Any]]
-    dead_letter: str | None
-    missing_sinks: Sequence[str]
-    expired_count: int
-    owner: str | None
-    lease_until: int | None
-    progress: str | None = None
-    progress_at: int | None = None
-    log: str | None = None
-    extras: str | None = None
-    expires_at: int | None = None
-
-
-def job_dict(job: Shown) -> dict[str, Any]:
-    """The object that `supervisor jobs show --json` prints."""
-    return {
-        "id": job.id,
-        "handler": job.handler,
-        "payload": readable(job.payload),
-        "queue": job.queue,
-        "priority": job.priority,
-        "state": job.state,
-        "attempt": job.retries + 1,
-        "retries": job.retries,
-        "max_retries": job.max_retries,
-        "due_at": iso(job.due_at),
-        "created_at": iso(job.created_at),
-        "started_at": iso(job.started_at),
-        "finished_at": iso(job.finished_at),
-        "result": None if job.result is None else readable(job.result),
-        "headers": {} if job.headers is None else readable(job.headers),
-        **shown_extras(job.extras),
-        "expires_at": iso(job.expires_at),
-        "errors": [{**error, "at": iso(error["at"])} for error in job.errors],
-        "dead_letter": job.dead_letter,
-        "missing_sinks": list(job.missing_sinks),
-        "expired_count": job.expired_count,
-        "progress": shown_progress(job.progress, job.progress_at),
-        "log": shown_log(job.log),
-        "lease": {"owner": job.owner, "until": iso(job.lease_until)} if job.state == JobState.IN_FLIGHT else None,
-    }
-
-
-def readable(text: str) -> Any:
-    """Return the value of JSON `text`, or the text itself if it isn't strict JSON (another program wrote it)."""
-    try:
-        return decode(text)
-    except NotJSON:
-        return text

@@ -22,7 +22,7 @@ from supervisor.stores.problems import (
 from supervisor.stores.protocol import Store
 from supervisor.text.units import counted, format_duration
 
-UNFINISHED = (JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT)
+UNFINISHED = (JobState.BLOCKED, JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT)
 MAX_SINKS = 3
 LATE = 3.0
 """Seconds, besides the third of its ttl after which a supervisor writes its row again, until it seems to be stopped."""
@@ -34,6 +34,8 @@ def waiting_because(job: Row, status: Row, configured: Container[str] = ()) -> s
     present = Present(status)
     if job["state"] == JobState.IN_FLIGHT:
         return _in_flight(job, present)
+    if job["state"] == JobState.BLOCKED:
+        return _waits_for_others(job)
     if job["missing_sinks"]:
         return "; ".join(_not_accepted(sink, present, configured) for sink in job["missing_sinks"][:MAX_SINKS])
     if job["state"] not in UNFINISHED:
@@ -57,6 +59,20 @@ def with_reasons(
         if status is None and (job["state"] in UNFINISHED or job["missing_sinks"]):
             status = store.stats()
         yield {**job, "waiting_because": None if status is None else waiting_because(job, status, configured)}
+
+
+def _waits_for_others(job: Row) -> str:
+    """Return for which job a blocked one waits."""
+    key, holder = job["key"], job["key_held_by"]
+    if holder is None:
+        return "the job that it has waited for has ended: wait a moment"
+    id = holder["id"]
+    if holder["state"] == JobState.FAILED:
+        return (
+            f"job {id}, which has failed, holds its key {key}: look at it with: supervisor jobs show {id}; then run it again with: "
+            f"supervisor dlq redrive {id}, or let the others pass with: supervisor jobs delete {id}"
+        )
+    return f"job {id}, which is {holder['state'].replace('_', ' ')}, is before it in the order of its key {key}: wait until it has ended"
 
 
 def _not_accepted(sink: str, present: Present, configured: Container[str]) -> str:

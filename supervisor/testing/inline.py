@@ -18,7 +18,8 @@ from supervisor.retry import decide
 from supervisor.stores.job_reports import JobReport, progress_text
 from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.memory.store import MemoryStore
-from supervisor.stores.records import EnqueueRow, failure_record, options_text, overlaid, readable
+from supervisor.stores.records import EnqueueRow, failure_record, options_text, overlaid
+from supervisor.stores.shown import readable
 from supervisor.testing.handlers import Handlers
 from supervisor.text.strict_json import decode, decode_object
 from supervisor.text.units import iso

@@ -35,6 +35,7 @@ ROWS = (
     "footprint",
     "mixed",
     "fairness",
+    "keys",
     "async_jobs",
     "postgres",
     "kafka",

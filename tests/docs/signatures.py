@@ -9,13 +9,14 @@ from inspect import Parameter
 from typing import Any
 
 from supervisor.client.client import Options, checked
+from supervisor.jobs import NewJob
 
 
 def parameters(function: Callable[..., Any]) -> list[Parameter]:
     """Return the parameters; those of `**options` one by one, before `connection`."""
     found = list(inspect.signature(function).parameters.values())
     if found and found[-1].annotation == "Unpack[Options]":
-        of_job = inspect.signature(checked).parameters
+        of_job = {**inspect.signature(NewJob).parameters, **inspect.signature(checked).parameters}
         options = [of_job[name].replace(kind=Parameter.KEYWORD_ONLY) for name in Options.__annotations__]
         found[-2:] = [*options, found[-2]]
     return found

@@ -423,7 +423,7 @@ class Model:
             ready = [job.tier for job in self.those(READY, queue=queue)]
             rows.append({
                 "queue": queue, "queue_size": ready.count(Tier.FRESH), "retry_queue_size": ready.count(Tier.RETRY),
-                "scheduled": len(self.those(SCHEDULED, queue=queue)),
+                "blocked": 0, "scheduled": len(self.those(SCHEDULED, queue=queue)),
                 "in_flight": len(self.those(IN_FLIGHT, queue=queue)),
                 "failed": len(self.those(JobState.FAILED, queue=queue)),
                 "paused": queue in self.paused, "processing": 0,

@@ -7,6 +7,7 @@ import pytest
 from supervisor.jobs import JobState
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow
+from supervisor.stores.waiting import waiting_because
 from tests.stores.factories import again, dead, promote, put, release, states, success, take, take_one, waiting
 
 WITHOUT_KAFKA = "the order of records by key is that of their topic"
@@ -168,6 +169,16 @@ def test_blocked_jobs_are_counted_and_waited_for(store):
     assert [job["key"] for job in store.list_jobs(state=JobState.BLOCKED)] == ["a", "a"]
 
 
+def test_a_blocked_job_says_for_which_job_it_waits(store):
+    first, second = keyed(store, "a", "a", on_failure="hold")
+    assert store.get(first)["key_held_by"] is None
+    assert store.get(second)["key_held_by"] == {"id": first, "state": "ready"}
+    waits = waiting_because(store.get(second), store.stats())
+    assert waits == f"job {first}, which is ready, is before it in the order of its key a: wait until it has ended"
+    store.settle([dead(take_one(store))])
+    assert f"job {first}, which has failed, holds its key a" in waiting_because(store.get(second), store.stats())
+
+
 def test_a_transaction_that_fails_leaves_the_order_as_it_was(store):
     first, second = keyed(store, "a", "a")
     lease = take_one(store)
@@ -190,4 +201,4 @@ def test_many_keys_at_once(store):
             order.setdefault(store.get(lease.id)["key"], []).append(lease.id)
         assert store.settle([success(lease) for lease in leases]) == []
     assert all(found == sorted(found) for found in order.values())
-    assert sorted(sum(order.values(), [])) == ids
+    assert sorted(id for found in order.values() for id in found) == ids

@@ -31,6 +31,7 @@ from supervisor.config.settings import RetentionSettings
 from supervisor.errors import StoreError
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy, Progress
 from supervisor.retry import decide, expired_lease_outcome
+from supervisor.stores.extras import shown_extras
 from supervisor.stores.fencing import COUNT_BITS
 from supervisor.stores.job_reports import JobReport, log_text, progress_text
 from supervisor.stores.protocol import Store
@@ -455,8 +456,13 @@ def recovery(expired_leases: ExpiredLease) -> Outcome:
     return decide(found, lambda: 0.5, dead_letters=True)
 
 
+EXTRAS = {*shown_extras(None), "expires_at", "key_held_by"}
+
+
 def summary(job: Mapping[str, Any]) -> dict[str, Any]:
-    return {**job, "errors": [(error["attempt"], error["cause"]) for error in job["errors"]]}
+    """Return what the model knows of a job: it has none with extras."""
+    known = {name: value for name, value in job.items() if name not in EXTRAS}
+    return {**known, "errors": [(error["attempt"], error["cause"]) for error in job["errors"]]}
 
 
 @pytest.mark.timeout(900)  # a history that fails is made short before it is reported

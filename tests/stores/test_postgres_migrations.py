@@ -102,7 +102,7 @@ def catalog_of(factory):
 
 def rows_of(factory):
     """Every row of every table, by the names of this version."""
-    rows = dict.fromkeys(ADDED_TABLES, [])
+    rows = {table: [] for table in ADDED_TABLES}
     for (table,) in factory.sql("select tablename from pg_tables where schemaname = 'supervisor'").fetchall():
         found = [row for (row,) in factory.sql(f"select to_jsonb(it) from {{s}}.{table} as it")]
         rows[NEW_TABLES.get(table, table)] = sorted(

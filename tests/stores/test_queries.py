@@ -124,11 +124,11 @@ def test_the_status_has_the_counts_of_each_queue(factory, store):
     worker = {"pid": 1, "state": "busy", "current_job": {"job_id": running.id, "handler": "c"}}
     store.announce(Presence("running", [worker, {"pid": 2, "state": "idle", "current_job": None}]))
     assert store.stats()["queues"] == [
-        {"queue": "default", "queue_size": 0, "retry_queue_size": 0, "scheduled": 2, "in_flight": 2, "failed": 0,
+        {"queue": "default", "queue_size": 0, "retry_queue_size": 0, "blocked": 0, "scheduled": 2, "in_flight": 2, "failed": 0,
          "paused": False, "processing": 1},
-        {"queue": "empty", "queue_size": 0, "retry_queue_size": 0, "scheduled": 0, "in_flight": 0, "failed": 0,
+        {"queue": "empty", "queue_size": 0, "retry_queue_size": 0, "blocked": 0, "scheduled": 0, "in_flight": 0, "failed": 0,
          "paused": True, "processing": 0},
-        {"queue": "other", "queue_size": 0, "retry_queue_size": 0, "scheduled": 0, "in_flight": 0, "failed": 1,
+        {"queue": "other", "queue_size": 0, "retry_queue_size": 0, "blocked": 0, "scheduled": 0, "in_flight": 0, "failed": 1,
          "paused": False, "processing": 0},
     ]  # fmt: skip
 

@@ -78,7 +78,7 @@ def rows_of(path):
         raw.row_factory = sqlite3.Row
         tables = [name for (name,) in raw.execute("select name from sqlite_master where type = 'table'")]
         rows = {table: [dict(row) for row in raw.execute(f"select * from {table}")] for table in tables}
-    return dict.fromkeys(ADDED_TABLES, []) | {
+    return {table: [] for table in ADDED_TABLES} | {
         NEW_NAMES.get(table, table): [
             NEW_COLUMNS.get(NEW_NAMES.get(table, table), {})
             | {"expired_count" if column == "lapses" else column: value for column, value in row.items()}

@@ -213,11 +213,7 @@ def test_a_waiting_writer_is_next(tmp_path):
     thread = threading.Thread(target=wait)
     thread.start()
     hasty = FairWriteLock(path, 0.0)
-    while True:
-        try:
-            hasty._take(hasty._queue_lock, 0.0)
-        except StoreUnavailable:
-            break
+    while hasty._queue_lock.try_take():
         hasty._queue_lock.release()
     busy.__exit__(None, None, None)
     with busy:
@@ -225,6 +221,44 @@ def test_a_waiting_writer_is_next(tmp_path):
     thread.join()
     assert order == ["waiting", "busy"]
     for write_lock in (busy, waiting, hasty):
+        write_lock.close()
+
+
+class Clock:
+    """A clock that only naps move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_writer_that_is_stopped_in_the_queue_is_passed(tmp_path, monkeypatch):
+    """It has no lock of SQLite. The others wait for it once, and then only briefly, until it leaves the queue."""
+    monkeypatch.setattr("supervisor.stores.sqlite.write_lock.time", clock := Clock())
+    path = tmp_path / "jobs.db"
+    stopped, other, third = (FairWriteLock(path, 1.0) for _ in range(3))
+    waited = []
+
+    def write() -> None:
+        began = clock.now
+        with other:
+            waited.append(round(clock.now - began, 2))
+            with pytest.raises(StoreUnavailable), third:
+                pass
+
+    assert stopped._queue_lock.try_take()
+    write(), write()
+    stopped._queue_lock.release()
+    write()
+    assert stopped._queue_lock.try_take()
+    write()
+    assert waited == [0.5, 0.05, 0.0, 0.5]
+    for write_lock in (stopped, other, third):
         write_lock.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import psutil
 import pytest
 
 from tests.system.command import Command, Running, wait_for
+from tests.system.stopped import stop_between_writes
 
 TTL = 1.0
 CONFIG = """
@@ -59,10 +59,6 @@ def starts(marks: Path, job: dict[str, Any]) -> list[str]:
     return [path.name for path in marks.glob(f"{job['id']}-*")]
 
 
-def tree(run: Running) -> list[psutil.Process]:
-    return [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
-
-
 def workers(run: Running) -> set[int]:
     return {int(pid) for pid in re.findall(r"worker \d+ \(pid (\d+)\) started", run.log)}
 
@@ -81,34 +77,31 @@ def all_done(command: Command) -> list[dict[str, Any]]:
     return wait_for(done, 60)
 
 
-def stop_the_supervisor(run: Running) -> Callable[[], None]:
-    run.signal(signal.SIGSTOP)
-    return lambda: run.signal(signal.SIGCONT)
+def the_supervisor(run: Running) -> list[psutil.Process]:
+    return [psutil.Process(run.pid)]
 
 
-def stop_the_whole_tree(run: Running) -> Callable[[], None]:
-    processes = tree(run)
+def the_whole_tree(run: Running) -> list[psutil.Process]:
+    return [*the_supervisor(run), *psutil.Process(run.pid).children(recursive=True)]
+
+
+def resume(processes: list[psutil.Process]) -> None:
     for process in processes:
-        process.suspend()
-
-    def resume() -> None:
-        for process in processes:
-            with suppress(psutil.NoSuchProcess):
-                process.resume()
-
-    return resume
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
-@pytest.mark.parametrize("stop", [stop_the_supervisor, stop_the_whole_tree])
+@pytest.mark.parametrize("what", [the_supervisor, the_whole_tree])
 def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
-    command: Command, stop: Callable[[Running], Callable[[], None]]
+    command: Command, what: Callable[[Running], list[psutil.Process]]
 ) -> None:
     command.write(config=CONFIG, plugins=PLUGIN)
     stopped, other = two(command)
     marks = enqueue_slow(command, 4, 2.5)
     wait_for(lambda: len(list(marks.iterdir())) == 4)
     wait_for(lambda: all(job["started_at"] for job in command.jobs()))
-    resume, since = stop(stopped), time.monotonic()
+    stop_between_writes(command, processes := what(stopped))
+    since = time.monotonic()
     mine = workers(stopped)
     lost = [job for job in command.jobs() if int(starts(marks, job)[0].rpartition("-")[2]) in mine]
     assert len(lost) == 2
@@ -118,7 +111,7 @@ def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
 
     wait_for(both_run_elsewhere, 40)
     time.sleep(max(0.0, 3 * TTL - (time.monotonic() - since)))  # so that it stands still for three leases
-    resume()
+    resume(processes)
     stopped.logged("stood still")
     stale = stopped.logged("stale")
     assert int(re.findall(r"job=(\d+)", stale)[0]) in {job["id"] for job in lost}
@@ -143,9 +136,11 @@ def test_no_job_is_settled_twice_while_supervisors_stand_still_at_random(command
     runs = two(command)
     marks, chance = enqueue_slow(command, 60, 0.4), random.Random(3)
     for number in range(6):
-        resume = (stop_the_supervisor, stop_the_whole_tree)[number % 2](chance.choice(runs))
+        processes = (the_supervisor, the_whole_tree)[number % 2](chance.choice(runs))
+        for process in processes:
+            process.suspend()
         time.sleep(chance.uniform(0.8, 2.2))  # about the length of a lease
-        resume()
+        resume(processes)
         time.sleep(0.3)
     jobs = all_done(command)
     assert settled(*runs) == {job["id"]: 1 for job in jobs}

@@ -10,8 +10,11 @@ from collections import Counter
 from contextlib import closing
 from typing import Any
 
+import psutil
+
 from tests.system.command import Command, Running, wait_for
 from tests.system.privileges import require_root
+from tests.system.stopped import stop_between_writes, stop_in_the_queue
 
 CONFIG = """
 workers: {count: 4, heartbeat: 200ms}
@@ -81,7 +84,7 @@ def test_outcomes_that_come_too_late_are_refused_reported_once_and_publish_nothi
     wait_for(lambda: started(command, ids))
     other = command.run()
     other.logged("supervisor started")
-    late.signal(signal.SIGSTOP)
+    stop_between_writes(command, [psutil.Process(late.pid)])
     jobs = [command.until(id, "succeeded") for id in ids[:3]] + [command.until(ids[3], "failed")]
     assert [job["result"] for job in jobs] == ["second"] * 3 + [None]
     assert [[error["message"] for error in job["errors"]] for job in jobs] == [[], [], [], ["second"]]
@@ -97,6 +100,16 @@ def test_outcomes_that_come_too_late_are_refused_reported_once_and_publish_nothi
     assert [dead_letter["id"] for dead_letter in dead_letters(command)] == [ids[3]]
     assert stale_by_job(late) == dict.fromkeys(ids, 1)
     assert "stale" not in other.log
+
+
+def test_a_supervisor_that_is_stopped_while_it_waits_to_write_holds_up_no_other(command: Command) -> None:
+    command.write(config=CONFIG, plugins=PLUGIN)
+    late = command.run()
+    id = command.enqueue("returns")
+    wait_for(lambda: started(command, [id]))
+    stop_in_the_queue(command, psutil.Process(late.pid))
+    command.run()
+    assert command.until(id, "succeeded")["result"] == "second"
 
 
 def test_jobs_of_a_killed_supervisor_run_again_although_its_row_is_gone(command: Command) -> None:

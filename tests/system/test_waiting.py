@@ -10,10 +10,12 @@ import signal
 import sqlite3
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from supervisor.workers.blame import HOST
 from tests.system.command import Command, Running, wait_for
+from tests.system.stopped import stop_between_writes
 
 PLUGIN = {
     "jobs.py": """
@@ -208,14 +210,14 @@ def the_supervisor_drains(command: Command) -> int:
 def the_supervisor_is_stopped(command: Command) -> int:
     run = serve(command, SHORT)
     wait_for(lambda: command.status()["supervisors"][0]["lease_ttl"] == 1.0)
-    run.signal(signal.SIGSTOP)
+    stop_between_writes(command, [psutil.Process(run.pid)])
     return command.enqueue("noop")
 
 
 def the_supervisor_was_stopped_while_the_job_ran(command: Command) -> int:
     run = serve(command, SHORT)
     id = busy(command)
-    run.signal(signal.SIGSTOP)
+    stop_between_writes(command, [psutil.Process(run.pid)])
     return id
 
 
@@ -334,7 +336,7 @@ def test_a_job_that_does_not_run_has_its_reason(command: Command, fault: Callabl
 def test_a_cancelled_job_whose_supervisor_is_stopped_is_said_to_run_on(command: Command) -> None:
     run = serve(command, SHORT)
     id = busy(command)
-    run.signal(signal.SIGSTOP)
+    stop_between_writes(command, [psutil.Process(run.pid)])
     wait_for(lambda: bool(re.search(rf"pid {run.pid} was not seen for [4-9]", command.ask("status"))))
     cancelled = command.call("jobs", "cancel", str(id))
     assert (cancelled.code, cancelled.out) == (0, f"cancelled: {id}\n")

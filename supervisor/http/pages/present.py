@@ -30,7 +30,7 @@ def queue_table(status: Row, most: int) -> Queues:
     """Return the queues by name; the busiest ones if there are more than `most`."""
     rows = status["queues"]
     if len(rows) > most:
-        busy = ("queue_size", "retry_queue_size", "in_flight", "scheduled")
+        busy = ("queue_size", "retry_queue_size", "in_flight", "scheduled", "blocked")
         rows = sorted(rows, key=lambda row: (row["paused"], sum(row[name] for name in busy)), reverse=True)[:most]
     return Queues(sorted(rows, key=lambda row: row["queue"]), len(status["queues"]))
 
@@ -40,7 +40,7 @@ def totals(status: Row) -> dict[str, Any]:
     workers = [worker for each in status["supervisors"] for worker in each["workers"]]
     found = {
         name: sum(row[name] for row in queues)
-        for name in ("queue_size", "retry_queue_size", "scheduled", "in_flight", "failed")
+        for name in ("queue_size", "retry_queue_size", "blocked", "scheduled", "in_flight", "failed")
     }
     pending = max((row["pending"] for row in status["sinks"]), default=0)
     return {

@@ -33,7 +33,7 @@ class DeadLetterQueue:
         record.token, record.tries, record.due_at = record.token + 1, record.tries + 1, until
         record.owed |= self._owner.sinks
         self._state.change(job, dead_letter=record)
-        return DeadLetter(job.id, record.token, record.tries, record.accepted, job.shown())
+        return DeadLetter(job.id, record.token, record.tries, record.accepted, self._state.shown(job))
 
     def mark_accepted(self, dead_letters: Sequence[DeadLetter], sink: str) -> list[int]:
         def accept(record: DeadLetterRecord) -> None:

@@ -103,11 +103,11 @@ class Queries:
     def get(self, id: int) -> dict[str, Any] | None:
         with self._state.lock:
             job = self._state.jobs.get(id)
-            return None if job is None else job.shown()
+            return None if job is None else self._state.shown(job)
 
     def get_many(self, ids: list[int]) -> tuple[int, list[dict[str, Any]]]:
         with self._state.lock:
-            return len(ids), [self._state.jobs[id].shown() for id in ids if id in self._state.jobs]
+            return len(ids), [self._state.shown(self._state.jobs[id]) for id in ids if id in self._state.jobs]
 
     def ended(self, ids: Sequence[int]) -> list[int]:
         with self._state.lock:
@@ -140,4 +140,4 @@ class Queries:
             return [failure_dict(group, last) for group, last in self._search.failures(limit, among)]
 
     def _read(self, ids: list[int]) -> Iterator[dict[str, Any]]:
-        return iter([self._state.jobs[id].shown() for id in ids])
+        return iter([self._state.shown(self._state.jobs[id]) for id in ids])

@@ -14,16 +14,8 @@ from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
 from supervisor.stores.codes import LEFT
 from supervisor.stores.extras import extras_text
-from supervisor.stores.records import (
-    EnqueueRow,
-    Presence,
-    Shown,
-    job_dict,
-    microseconds,
-    options_text,
-    overlaid,
-    own_max_retries,
-)
+from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
+from supervisor.stores.shown import Shown, job_dict
 from supervisor.stores.sinks import Sinks, sinks_text
 from supervisor.stores.workflows import WAITS
 
@@ -103,13 +95,13 @@ class JobRecord:
             self.expired_count,
         )  # fmt: skip
 
-    def shown(self) -> dict[str, Any]:
+    def shown(self, key_holder: tuple[int, str] | None = None) -> dict[str, Any]:
         row, most = self.row, own_max_retries(options_text(self.row), self.policy)
         return job_dict(Shown(
             self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,
             self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
             self.missing_sinks, self.expired_count, self.owner, self.lease_until, self.progress, self.progress_at, self.log,
-            None if row.extras is None else extras_text(row.extras), self.expires_at,
+            None if row.extras is None else extras_text(row.extras), self.expires_at, key_holder,
         ))  # fmt: skip
 
 
@@ -261,6 +253,12 @@ class MemoryState:
         for parent in job.after:
             self.children[parent].discard(job.id)
         del self.jobs[job.id]
+
+    def shown(self, job: JobRecord) -> dict[str, Any]:
+        """Return the job as people see it."""
+        line = self.lines.get(job.key) if job.state is JobState.BLOCKED and job.key is not None else None
+        holder = None if line is None or line.holder is None else self.jobs[line.holder]
+        return job.shown(None if holder is None else (holder.id, holder.state.value))
 
     def leased(self, lease: Lease) -> JobRecord | None:
         """Return the job if it is still in flight under the token of this lease."""

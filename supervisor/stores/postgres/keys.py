@@ -92,6 +92,12 @@ _PASS_ON_LOST_KEYS = f"""create function {{s}}.pass_on_lost_keys() returns setof
     return query select {{s}}.pass_on_keys(keys);
   end {BODY}"""
 
+# The job that has the key of a blocked job, as [id, state].
+KEY_HOLDER = f"""
+  (select json_build_array(holder.id, holder.state)::text
+   from {{s}}.key_holders join {{s}}.jobs as holder on holder.id = key_holders.job_id
+   where jobs.state = {BLOCKED} and key_holders.key = extras.key)"""
+
 KEY_FUNCTIONS = (
     _ACQUIRE_KEYS,
     _PASS_ON_KEYS,

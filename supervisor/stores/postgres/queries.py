@@ -26,12 +26,13 @@ from supervisor.stores.pages import PAGE_CHARACTERS, in_pages
 from supervisor.stores.postgres.claim import PAUSED
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
+from supervisor.stores.postgres.keys import KEY_HOLDER
 from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.search import Search
-from supervisor.stores.records import Shown, job_dict, microseconds, own_max_retries, readable_attempt
+from supervisor.stores.records import microseconds, own_max_retries, readable_attempt
 from supervisor.stores.search import (
     MAX_FAILURES,
     UNLIMITED,
@@ -43,6 +44,7 @@ from supervisor.stores.search import (
     failure_dict,
     find,
 )
+from supervisor.stores.shown import Shown, job_dict, key_holder
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.text.units import iso
@@ -53,7 +55,7 @@ def _shown_sql(payload: str, result: str, headers: str, log: str) -> str:
       select jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options, jobs.due_at,
         created_at, started_at, finished_at, {result}, {headers}, expired_count,
         (select supervisors.owner from {{s}}.supervisors where supervisors.id = jobs.owner), lease_until,
-        progress, progress_at, {log}, extras.text, expires_at, dead_letters.state, owed, accepted
+        progress, progress_at, {log}, extras.text, expires_at, {KEY_HOLDER}, dead_letters.state, owed, accepted
       from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
       left join {{s}}.extras on extras.job_id = jobs.id
       left join {{s}}.dead_letters on dead_letters.job_id = jobs.id
@@ -234,10 +236,10 @@ class Queries:
 
 def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
     id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
-    *rest, expired, owner, until, progress, at, log, extras, expires_at, dead_letter, owed, accepted = row[9:]
+    *rest, expired, owner, until, progress, at, log, extras, expires_at, holder, dead_letter, owed, accepted = row[9:]
     most = own_max_retries(options, None if policy is None else stored_policy(policy, None))
     known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
     missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
     dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-    reports = (progress, at, log, extras, expires_at)
+    reports = (progress, at, log, extras, expires_at, key_holder(holder))
     return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, *reports))

@@ -28,9 +28,29 @@ from supervisor.stores.postgres.settle import Settles
 from supervisor.stores.postgres.transfer import Transfer
 
 
+class _Parts:
+    """The parts of a store, which share one connection."""
+
+    def __init__(
+        self, connection: Connection, lock: OwnerLock, limits: PostgresLimits, random_part: RandomPart
+    ) -> None:
+        self.locks, self.counts = RowLocks(connection, limits.skip_locked_seconds), Counts(connection)
+        self.cursors, self.notifier, self.links = ClaimCursors(), Notifier(connection), Links(connection)
+        self.owner = owner = Ownership(connection, self.locks, lock, self.notifier, random_part)
+        self.enqueues = Enqueues(connection, self.counts, limits.sent_characters)
+        self.claims = Claims(connection, self.counts, self.cursors, owner, self.links, limits.claim_bytes)
+        self.settles = Settles(connection, self.counts, self.locks, owner, self.links)
+        self.recovery = Recovery(connection, self.locks, owner)
+        self.queries = Queries(connection, self.counts, owner)
+        self.dead_letters = DeadLetterQueue(connection, self.locks, self.queries, owner, limits.claim_bytes)
+        changes = OperatorChanges(connection, self.counts, self.locks, self.queries, self.links)
+        self.commands = BatchedCommands(changes, connection.transaction, self.notifier.notify)
+        self.transfer = Transfer(connection, self.counts, self.queries, limits.id_range)
+        self.repair = Repair(connection, self.counts, self.links)
+
+
 class PostgresStore:
-    """Implements `supervisor.stores.protocol.Store`, `WithRights`, and `Transferable`: its methods are those of its parts, which share one
-    connection. Without `listen` nothing is left in the session from one transaction to the next, so that the store works behind
+    """Implements `supervisor.stores.protocol.Store`, `WithRights`, and `Transferable`: its methods are those of its parts. Without `listen` nothing is left in the session from one transaction to the next, so that the store works behind
     a transaction-mode pooler; then it is never notified."""
 
     def __init__(
@@ -39,28 +59,23 @@ class PostgresStore:
     ) -> None:  # fmt: skip
         self.connection = connection = Connection(Address(url, listen=listen, limits=limits), schema)
         self.url = connection.url
-        self.row_locks = locks = RowLocks(connection, limits.skip_locked_seconds)
-        self.claim_cursors, self.notifier = cursors, notifier = ClaimCursors(), Notifier(connection)
-        self.owner_lock = lock = OwnerLock(f"{self.url} {schema}")
+        self.owner_lock = OwnerLock(f"{self.url} {schema}")
         bring_up(connection, create=create)
-        counts, owner = Counts(connection), Ownership(connection, locks, lock, notifier, random_part)
-        enqueues = Enqueues(connection, counts, limits.sent_characters)
-        links = Links(connection)
-        claims = Claims(connection, counts, cursors, owner, links, limits.claim_bytes)
-        settles, recovery = Settles(connection, counts, locks, owner, links), Recovery(connection, locks, owner)
-        queries = Queries(connection, counts, owner)
-        dead_letters = DeadLetterQueue(connection, locks, queries, owner, limits.claim_bytes)
-        changes = OperatorChanges(connection, counts, locks, queries, links)
-        commands = BatchedCommands(changes, connection.transaction, notifier.notify)
-        transfer = Transfer(connection, counts, queries, limits.id_range)
+        parts = _Parts(connection, self.owner_lock, limits, random_part)
+        self.row_locks, self.claim_cursors, self.notifier = parts.locks, parts.cursors, parts.notifier
+        notifier, owner, claims, settles = parts.notifier, parts.owner, parts.claims, parts.settles
+        queries, dead_letters, commands, transfer = parts.queries, parts.dead_letters, parts.commands, parts.transfer
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
-        self.enqueue, self.notify, self.paused = enqueues.enqueue, notifier.notify, claims.paused
-        self.make_due, self.keep_reports = claims.make_due, settles.keep_reports
+        self.enqueue, self.notify, self.paused = parts.enqueues.enqueue, notifier.notify, claims.paused
+        self.make_due, self.keep_reports, self.newly_ready = (
+            claims.make_due,
+            settles.keep_reports,
+            parts.links.newly_ready,
+        )
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
-        self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
+        self.watch_owners, self.expired_leases = parts.recovery.watch_owners, parts.recovery.expired_leases
         self.notification_fd, self.clear_notifications, self.sinks = notifier.fd, notifier.clear, queries.sinks
         self.look, self.claim, self.held, self.leases = claims.look, claims.claim, settles.held, settles.leases
-        self.newly_ready = links.newly_ready
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats
@@ -69,7 +84,7 @@ class PostgresStore:
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.delete, self.purge, self.failures = commands.delete, commands.purge, queries.failures
         self.drop_sink, self.oldest_ready = commands.drop_sink, Oldest(connection).oldest_ready
-        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, counts, links).repair
+        self.prune, self.pause, self.repair = commands.prune, commands.pause, parts.repair.repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted

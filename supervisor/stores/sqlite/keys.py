@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from supervisor.stores.codes import FAILED, SUCCEEDED
+from supervisor.stores.codes import BLOCKED, FAILED, SUCCEEDED
 from supervisor.stores.sqlite.connection import Connection, packed
 
 # A job waits for its key from the time on when it is due. While jobs wait for a key, some job holds it.
@@ -51,6 +51,11 @@ LOST = f"""
     union all
     select key from key_holders where not exists (
       select 1 from jobs where id = job_id and (state < {SUCCEEDED} or ({KEEPS_ITS_KEY}))))"""
+
+# The job that has the key of a blocked job, as [id, state].
+KEY_HOLDER = f"""
+  (select '[' || holder.id || ',' || holder.state || ']' from key_holders join jobs as holder on holder.id = key_holders.job_id
+   where jobs.state = {BLOCKED} and key_holders.key = extras.key)"""
 
 
 class Keys:

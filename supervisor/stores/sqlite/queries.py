@@ -23,7 +23,7 @@ from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.job_reports import add_progress, shown_progress
 from supervisor.stores.limits import LAST_TIME
 from supervisor.stores.pages import PAGE_CHARACTERS, in_pages
-from supervisor.stores.records import Shown, job_dict, microseconds, own_max_retries, readable_attempt
+from supervisor.stores.records import microseconds, own_max_retries, readable_attempt
 from supervisor.stores.search import (
     MAX_FAILURES,
     UNLIMITED,
@@ -35,8 +35,10 @@ from supervisor.stores.search import (
     failure_dict,
     find,
 )
+from supervisor.stores.shown import Shown, job_dict, key_holder
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.sqlite.connection import Connection, Select, first_that_fit, packed
+from supervisor.stores.sqlite.keys import KEY_HOLDER
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
@@ -52,7 +54,7 @@ def _shown(payload: str, result: str, headers: str, log: str) -> Select:
         f"""jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options,
           jobs.due_at, created_at, started_at, finished_at, {result}, {headers}, expired_count,
           (select supervisors.owner from supervisors where supervisors.id = jobs.owner), lease_until,
-          cast(progress as text), progress_at, {log}, cast(extras.text as text), expires_at, dead_letters.state, owed, accepted""",
+          cast(progress as text), progress_at, {log}, cast(extras.text as text), expires_at, {KEY_HOLDER}, dead_letters.state, owed, accepted""",
         """from json_each(?) as it cross join jobs on jobs.id = it.value
           left join extras on extras.job_id = jobs.id left join dead_letters on dead_letters.job_id = jobs.id left join reports on reports.job_id = jobs.id""",
     )
@@ -186,13 +188,15 @@ class Queries:
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
         id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
-        *rest, expired, owner, until, progress, at, log, extras, expires_at, dead_letter, owed, accepted = row[9:]
+        *rest, expired, owner, until, progress, at, log, extras, expires_at, holder, dead_letter, owed, accepted = row[
+            9:
+        ]
         most = own_max_retries(options, None if policy is None else self._policies.get(policy))
         shown = STATES[state].value if state in STATES else str(state)  # another program may have changed it
         known = (id, handler, payload, queue, priority, shown, retries, most, *rest)
         missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
         dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-        reports = (progress, at, log, extras, expires_at)
+        reports = (progress, at, log, extras, expires_at, key_holder(holder))
         return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, *reports))
 
     def remaining(

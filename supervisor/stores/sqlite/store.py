@@ -29,9 +29,26 @@ from supervisor.stores.sqlite.transfer import Transfer
 DEFAULT_LIMITS = SqliteLimits()
 
 
+class _Parts:
+    """The parts of a store, which share one connection."""
+
+    def __init__(self, connection: Connection, url: str, folder: Path, random_part: RandomPart) -> None:
+        self.notifier, self.owner_lock, self.links = Notifier(folder), OwnerLock(folder), Links(connection)
+        self.policies = Policies(connection)
+        self.owner = Ownership(connection, self.owner_lock, self.notifier, random_part)
+        self.queue = Queue(connection, self.policies, self.owner, self.notifier, self.links)
+        self.settles = Settles(connection, self.policies, self.owner, self.links)
+        self.recovery = Recovery(connection, self.policies, self.owner, self.owner_lock)
+        self.queries = Queries(connection, self.policies, self.owner, self.owner_lock)
+        self.dead_letters = DeadLetterQueue(connection, self.queries, self.owner)
+        changes = OperatorChanges(connection, self.queries, self.links)
+        self.commands = BatchedCommands(changes, connection.transaction, self.notifier.notify)
+        self.transfer = Transfer(url, connection, self.policies, self.queries)
+
+
 class SqliteStore:
-    """Implements `supervisor.stores.protocol.Store`, and `Transferable`: its methods are those of its parts, which share one
-    connection. `clock` returns seconds since the epoch."""
+    """Implements `supervisor.stores.protocol.Store`, and `Transferable`: its methods are those of its parts. `clock` returns seconds
+    since the epoch."""
 
     def __init__(
         self, path: Path, *, create: bool = False, synchronous: str = "full", clock: Callable[[], float] = time.time,
@@ -41,35 +58,31 @@ class SqliteStore:
         self.path = connection.path
         self.url, folder = f"sqlite:///{self.path}", beside(self.path, ".notify")
         bring_up(connection, synchronous, folder)
-        self.notifier, self.owner_lock = notifier, lock = Notifier(folder), OwnerLock(folder)
-        policies, owner = Policies(connection), Ownership(connection, lock, notifier, random_part)
-        links = Links(connection)
-        queue = Queue(connection, policies, owner, notifier, links)
-        settles = Settles(connection, policies, owner, links)
-        recovery = Recovery(connection, policies, owner, lock)
-        queries = Queries(connection, policies, owner, lock)
-        dead_letters = DeadLetterQueue(connection, queries, owner)
-        commands = BatchedCommands(OperatorChanges(connection, queries, links), connection.transaction, notifier.notify)
-        transfer = Transfer(self.url, connection, policies, queries)
-        self.transaction, self.close = connection.transaction, connection.close
+        parts = _Parts(connection, self.url, folder, random_part)
+        queue, owner, settles, queries = parts.queue, parts.owner, parts.settles, parts.queries
+        self.notifier, self.owner_lock = notifier, _ = parts.notifier, parts.owner_lock
+        dead_letters, commands, transfer = parts.dead_letters, parts.commands, parts.transfer
+        self.transaction, self.close, self.clock = connection.transaction, connection.close, clock
         self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
         self.make_due, self.oldest_ready = queue.make_due, Oldest(connection).oldest_ready
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
-        self.watch_owners, self.expired_leases = recovery.watch_owners, recovery.expired_leases
+        self.watch_owners, self.expired_leases = parts.recovery.watch_owners, parts.recovery.expired_leases
         self.notification_fd, self.clear_notifications = notifier.fd, notifier.clear
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
-        self.newly_ready = links.newly_ready
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
-        self.keep_reports = settles.keep_reports
+        self.newly_ready, self.keep_reports = parts.links.newly_ready, settles.keep_reports
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
-        self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, clock, queries.stats
+        self.mark_accepted, self.stats = dead_letters.mark_accepted, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.get_many, self.ended = queries.get_many, queries.ended
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.delete, self.purge = commands.delete, commands.purge
-        self.prune, self.pause, self.repair = commands.prune, commands.pause, Repair(connection, links).repair
-        self.drop_sink = commands.drop_sink
+        self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
+        self.pause, self.drop_sink, self.repair = (
+            commands.pause,
+            commands.drop_sink,
+            Repair(connection, parts.links).repair,
+        )
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted

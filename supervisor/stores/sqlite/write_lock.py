@@ -2,7 +2,8 @@
 
 A writer takes the queue lock, takes the write lock, releases the queue lock, writes, and releases the write lock. While one
 process writes, the next one holds the queue lock: the first can't take that again before the next one has the write lock.
-SQLite's own locks protect the data; without these files only fairness is lost. The kernel drops the locks of a process that exits.
+SQLite's own locks protect the data; without these files only fairness is lost. The kernel drops the locks of a process that exits,
+but not those of a process that is stopped by a signal: if it is stopped in the queue, the others pass it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from supervisor.errors import StoreUnavailable
 from supervisor.stores.sqlite.database_file import beside
 
 _NAPS = (*[0.00005] * 8, 0.0002, 0.0005, 0.001, 0.002)  # a small commit takes less than the short ones together
+_QUEUE_SHARE, _BLOCKED_QUEUE_SHARE = 0.5, 0.05
+"""The parts of the timeout for which a writer waits in the queue: usually, and after it has waited in vain."""
 
 
 class FairWriteLock:
@@ -27,12 +30,15 @@ class FairWriteLock:
         self._queue_lock = FileLock(beside(path, "-queue.lock"))
         self._write_lock = FileLock(beside(path, "-write.lock"))
         self._path, self._timeout = path, timeout
+        self._queue_share = _QUEUE_SHARE
 
     def __enter__(self) -> None:
-        deadline = time.monotonic() + self._timeout
-        self._take(self._queue_lock, deadline)
+        began = time.monotonic()
+        is_next = _take(self._queue_lock, began + self._timeout * self._queue_share)
+        self._queue_share = _QUEUE_SHARE if is_next else _BLOCKED_QUEUE_SHARE
         try:
-            self._take(self._write_lock, deadline)
+            if not _take(self._write_lock, began + self._timeout):
+                raise StoreUnavailable(f"{self._path}: other writers kept it busy for {self._timeout:g}s")
         finally:
             self._queue_lock.release()
 
@@ -46,15 +52,6 @@ class FairWriteLock:
             self._write_lock.unlink()
         self._queue_lock.close()
         self._write_lock.close()
-
-    def _take(self, lock: FileLock, deadline: float) -> None:
-        naps = iter(_NAPS)
-        nap = _NAPS[0]
-        while not lock.try_take():
-            if time.monotonic() >= deadline:
-                raise StoreUnavailable(f"{self._path}: other writers kept it busy for {self._timeout:g}s")
-            nap = next(naps, nap)
-            time.sleep(nap)
 
 
 class FileLock:
@@ -93,3 +90,15 @@ class FileLock:
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         return self._fd
+
+
+def _take(lock: FileLock, deadline: float) -> bool:
+    """Wait for the lock; return False if another process still has it at the deadline."""
+    naps = iter(_NAPS)
+    nap = _NAPS[0]
+    while not lock.try_take():
+        if time.monotonic() >= deadline:
+            return False
+        nap = next(naps, nap)
+        time.sleep(nap)
+    return True

@@ -56,7 +56,7 @@ def test_status_shows_queues_and_supervisors(call: Call) -> None:
     status = call("status", "--json").json
     assert status["supervisors"] == []
     assert [(queue["queue"], queue["queue_size"], queue["paused"]) for queue in status["queues"]] == [("q", 1, True)]
-    assert call("status").lines[1].split() == ["q", "1", "0", "0", "0", "0", "0", "paused"]
+    assert call("status").lines[1].split() == ["q", "1", "0", "0", "0", "0", "0", "0", "paused"]
     assert json.loads(call("queues", "list", "--json").out)["queue"] == "q"
 
 

@@ -52,7 +52,7 @@ def test_a_suspect_that_runs_alone_is_named_since_other_jobs_wait_beside_idle_wo
 
 
 def queue(name: str, failed: int = 0, *, paused: bool = False) -> dict[str, Any]:
-    none = dict.fromkeys(("queue_size", "retry_queue_size", "scheduled", "in_flight", "processing"), 0)
+    none = dict.fromkeys(("queue_size", "retry_queue_size", "blocked", "scheduled", "in_flight", "processing"), 0)
     return {"queue": name, **none, "failed": failed, "paused": paused}
 
 

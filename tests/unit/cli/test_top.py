@@ -177,7 +177,7 @@ def test_jobs_are_found_by_text_and_listed_by_state(here: Fixture) -> None:
         assert "mail" not in screen.text
         await screen.press("escape")
         await screen.shows("3 jobs", "mail")
-        for _ in range(2):
+        for _ in range(3):
             await screen.press("s")
         await screen.shows("2 ready jobs")
         await screen.press("S", "S", "S")
