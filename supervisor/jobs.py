@@ -179,7 +179,7 @@ class Job:
 
     @property
     def failed_parents(self) -> list[int]:
-        """Those of `parent_ids` that failed for good or were cancelled."""
+        """The jobs of `parent_ids` that failed for good or were cancelled."""
         return list(self._given_parents().get("failed", ()))
 
     def _given_parents(self) -> Mapping[str, Any]:

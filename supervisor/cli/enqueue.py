@@ -15,7 +15,7 @@ from supervisor.cli.exit_codes import DONE
 from supervisor.cli.known_handlers import NO_LINES, Lines, refuse_misfits, refuse_unknown_handlers
 from supervisor.cli.options import config_option
 from supervisor.cli.store_access import refuse_wrong_folder, use_store
-from supervisor.client.client import BatchBuilder, enqueue_row
+from supervisor.client.new_jobs import BatchBuilder, enqueue_row
 from supervisor.config.misspelt import named_queues
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob, StoreMissing

@@ -20,6 +20,7 @@ from supervisor.stores.problems import (
     unserved,
 )
 from supervisor.stores.protocol import Store
+from supervisor.stores.workflows import waits_for_parents
 from supervisor.text.units import counted, format_duration
 
 UNFINISHED = (JobState.BLOCKED, JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT)
@@ -63,6 +64,8 @@ def with_reasons(
 
 def _waits_for_others(job: Row) -> str:
     """Return for which job a blocked one waits."""
+    if (parents := waits_for_parents(job)) is not None:
+        return parents
     key, holder = job["key"], job["key_held_by"]
     if holder is None:
         return "the job that it has waited for has ended: wait a moment"

@@ -10,12 +10,13 @@ A parent that is run again takes its children along: those that were cancelled b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from supervisor.jobs import PARENTS, Cause, Failure, JobState
+from supervisor.stores.codes import STATES
 from supervisor.text.strict_json import NotJSON, decode_object
 
 DONE, WAITS, CANCELLED_BY = range(3)
@@ -27,6 +28,7 @@ MAX_RESULTS = 1_000_000
 """The bytes of all results that a child is given with its headers; if there are more, it has to read them itself."""
 MAX_AT_ONCE = 10_000
 """The jobs that the end of others cancels, or lets go on, in one transaction. The repair of the store does the rest."""
+MAX_NAMED = 5
 MAX_SHOWN = 1000
 """The parents, and the children, that are shown of one job."""
 PARENT_FAILED = Cause.PARENT_FAILED.value
@@ -66,9 +68,40 @@ def _headers_of(headers: str | None) -> dict[str, Any]:
 
 
 def relatives(parents: Sequence[Sequence[Any]], children: Sequence[Sequence[Any]]) -> dict[str, Any]:
-    """Return the keys of a job's JSON that show its parents and children, from rows of (id, handler, state, link)."""
+    """Return the keys of a job's JSON that show its parents and children, from rows of (id, handler, code of the state, link). A parent
+    that was deleted has no handler and no state."""
     return {"parents": [_relative(*row) for row in parents], "children": [_relative(*row) for row in children]}
 
 
-def _relative(id: int, handler: str | None, state: str | None, link: int) -> dict[str, Any]:
-    return {"id": id, "handler": handler, "state": state, "waits": link == WAITS}
+def _relative(id: int, handler: str | None, state: int | None, link: int) -> dict[str, Any]:
+    shown = None if state is None else STATES[state].value
+    return {"id": id, "handler": handler, "state": shown, "waits": link == WAITS}
+
+
+def without_results(headers: Any) -> Any:
+    """Return the headers that a job was enqueued with."""
+    if isinstance(headers, dict) and PARENTS in headers:
+        return {name: value for name, value in headers.items() if name != PARENTS}
+    return headers
+
+
+def waits_for_parents(job: Mapping[str, Any]) -> str | None:
+    """Return for which parents a blocked job (as `Queries.get`) waits, and what to do; None if it waits for none."""
+    if job["parents"] is None:  # of a list of jobs
+        return f"it waits for its parents: see supervisor jobs show {job['id']}" if job["after"] else None
+    waits = [parent for parent in job["parents"] if parent["waits"]]
+    if not waits:
+        return None
+    for parent in waits:
+        if parent["state"] in _ENDINGS:
+            return (
+                f"its parent, job {parent['id']} ({parent['handler']}), has {_ENDINGS[parent['state']]}: run that again with: "
+                f"supervisor jobs retry {parent['id']}, or cancel this job with: supervisor jobs cancel {job['id']}"
+            )
+    named = ", ".join(f"{it['id']} ({it['handler']}, {str(it['state']).replace('_', ' ')})" for it in waits[:MAX_NAMED])
+    more = f" and {len(waits) - MAX_NAMED} more" if len(waits) > MAX_NAMED else ""
+    jobs = "parents, jobs" if len(waits) > 1 else "parent, job"
+    return f"it waits for its {jobs} {named}{more}: wait until they have ended"
+
+
+_ENDINGS = {JobState.FAILED: "failed", JobState.CANCELLED: "been cancelled"}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from inspect import Parameter
 from typing import Any
 
-from supervisor.client.client import Options, checked
+from supervisor.client.new_jobs import Options, checked
 from supervisor.jobs import NewJob
 
 

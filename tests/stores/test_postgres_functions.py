@@ -7,7 +7,7 @@ import re
 import psycopg
 import pytest
 
-from supervisor.client.client import checked
+from supervisor.client.new_jobs import checked
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
 from supervisor.text.strict_json import NotJSON, decode

@@ -129,7 +129,9 @@ def test_a_parent_that_does_not_exist_is_refused(store, gone):
     assert [job["id"] for job in store.list_jobs()] == [a][gone:]
 
 
-@pytest.mark.parametrize(("on_parent_failed", "state"), [("cancel", "cancelled"), ("run", "ready"), ("wait", "cancelled")])
+@pytest.mark.parametrize(
+    ("on_parent_failed", "state"), [("cancel", "cancelled"), ("run", "ready"), ("wait", "cancelled")]
+)
 def test_a_parent_that_is_deleted_is_waited_for_no_longer(store, on_parent_failed, state):
     (a,) = jobs(store, 1)
     c = child(store, [a], on_parent_failed)

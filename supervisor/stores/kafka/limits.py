@@ -23,6 +23,7 @@ NOT_HERE: Mapping[str, Limit] = {
     "get": Limit("show jobs", ASK_SUPERVISOR),
     "get_many": Limit("show jobs", ASK_SUPERVISOR),
     "ended": Limit("wait for jobs", ASK_SUPERVISOR),
+    "counts_by_state": Limit("count jobs", ASK_SUPERVISOR),
     "cancel": Limit("cancel jobs", ASK_SUPERVISOR),
     "retry": Limit("retry jobs", ASK_SUPERVISOR),
     "pause": Limit("pause or resume queues", ASK_SUPERVISOR),

@@ -51,7 +51,9 @@ class OperatorChanges:
         past = [
             job
             for job in self._state.jobs.values()
-            if job.state is STATES[state] and (job.finished_at or 0) <= latest and job.dead_letter_state != "pending"
+            if job.state is STATES[state]
+            and (job.finished_at or 0) <= latest
+            and job.dead_letter_state != "pending"
             and not self._is_waited_for(job)
         ]
         past.sort(key=lambda job: job.finished_at or 0)

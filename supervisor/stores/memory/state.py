@@ -201,7 +201,7 @@ class MemoryState:
             self._before.append((job, ADDED))
         self.jobs[job.id] = job
         self._file(job)
-        self._adopt(job)
+        _adopt(job, self.children)
 
     def change(self, job: JobRecord, **changes: Any) -> None:
         self.change_to(job, changes)
@@ -333,11 +333,6 @@ class MemoryState:
         else:
             self._ended(job)
 
-    def _adopt(self, job: JobRecord) -> None:
-        """Add the job to the index of children."""
-        for parent in job.after:
-            self.children.setdefault(parent, set()).add(job.id)
-
     def _ended(self, job: JobRecord) -> None:
         """Note that the job has ended, or that its dead letter has changed."""
 
@@ -365,10 +360,24 @@ class MemoryState:
             self._file_all()
 
     def _file_all(self) -> None:
-        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.children):
+        for index in (
+            self.counts,
+            self._ready,
+            self._offered,
+            self._scheduled,
+            self._in_flight,
+            self.lines,
+            self.children,
+        ):
             index.clear()
         for job in self.jobs.values():
             self._file(job)
-            self._adopt(job)
+            _adopt(job, self.children)
             if job.holds_key and (key := job.key) is not None:
                 self.lines.setdefault(key, Line()).holder = job.id
+
+
+def _adopt(job: JobRecord, children: dict[int, set[int]]) -> None:
+    """Add the job to the children of its parents."""
+    for parent in job.after:
+        children.setdefault(parent, set()).add(job.id)

@@ -56,7 +56,9 @@ class Workflows:
         return [job for job in free if job.state is JobState.BLOCKED]
 
     def _waiting_for(self, parent: JobRecord) -> list[JobRecord]:
-        return [it for it in self._children(parent) if it.links.get(parent.id) == WAITS and it.state is JobState.BLOCKED]
+        return [
+            it for it in self._children(parent) if it.links.get(parent.id) == WAITS and it.state is JobState.BLOCKED
+        ]
 
     def _cancel(self, child: JobRecord, parent: JobRecord, deleted: bool) -> None:
         now = self._state.now()
@@ -113,4 +115,3 @@ class Workflows:
         given = [(parent.id, parent.state is JobState.SUCCEEDED, parent.result) for parent in parents]
         size = sum(len(result.encode()) for _, _, result in given if result is not None)
         self._state.change(job, row=job.row._replace(headers=with_results(job.row.headers, given, size)))
-

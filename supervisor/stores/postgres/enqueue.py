@@ -142,7 +142,9 @@ def in_part(part: Iterable[EnqueueRow], ids: Sequence[int]) -> Iterator[EnqueueR
     and places in this part otherwise."""
     for row in part:
         if ids and row.extras is not None and row.extras.after:
-            after = [it if it >= 0 else ids[-1 - it] if -1 - it < len(ids) else it + len(ids) for it in row.extras.after]
+            after = [
+                it if it >= 0 else ids[-1 - it] if -1 - it < len(ids) else it + len(ids) for it in row.extras.after
+            ]
             row = row._replace(extras=row.extras._replace(after=tuple(after)))
         yield row
 

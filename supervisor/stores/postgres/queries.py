@@ -30,6 +30,7 @@ from supervisor.stores.postgres.keys import KEY_HOLDER
 from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
+from supervisor.stores.postgres.relatives import counts_by_state, relatives_of
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.search import Search
 from supervisor.stores.records import microseconds, own_max_retries, readable_attempt
@@ -124,7 +125,7 @@ class Queries:
     def get(self, id: int) -> dict[str, Any] | None:
         with self._connection.snapshot():
             found = self.jobs_shown([id])
-        return found[0] if found else None
+            return found[0] | relatives_of(self._connection, id) if found else None
 
     def list_jobs(
         self,
@@ -158,6 +159,10 @@ class Queries:
     def ended(self, ids: Sequence[int]) -> list[int]:
         with self._connection.snapshot():
             return self._connection.column(ENDED, array(ids))
+
+    def counts_by_state(self, ids: Sequence[int]) -> dict[str | None, int]:
+        with self._connection.snapshot():
+            return counts_by_state(self._connection, ids)
 
     def get_many(self, ids: list[int], brief: bool = False) -> tuple[int, list[dict[str, Any]]]:
         with self._connection.snapshot():

@@ -16,7 +16,13 @@ OF_SUPERVISORS = {
     "parents": ("select",),
 }
 """The rights by table."""
-FUNCTIONS = ("clock()", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_run_again(bigint[])", "jobs_lost()")
+FUNCTIONS = (
+    "clock()",
+    "jobs_due(bigint[])",
+    "jobs_ended(bigint[], boolean)",
+    "jobs_run_again(bigint[])",
+    "jobs_lost()",
+)
 MISSING = """
   select it.key, string_agg(its.need, ', ' order by its.place), quote_ident(current_user)
   from json_each($1::json) as it,

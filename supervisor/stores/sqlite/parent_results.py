@@ -38,7 +38,9 @@ def give_results(connection: Connection, ids: Sequence[int]) -> None:
     for id, payload, headers in connection.rows(OWN_TEXTS, packed(ids)):
         parents = connection.rows(RESULTS, id)
         size = parents[0][3] if parents else 0
-        text = with_results(headers, [(parent, bool(succeeded), result) for parent, succeeded, result, _ in parents], size)
+        text = with_results(
+            headers, [(parent, bool(succeeded), result) for parent, succeeded, result, _ in parents], size
+        )
         if len(text) <= MAX_INLINE and len(payload) <= MAX_INLINE:
             connection.run(SET_INLINE, id, text)
         else:

@@ -43,6 +43,7 @@ from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queue import PAUSED
+from supervisor.stores.sqlite.relatives import counts_by_state, relatives_of
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, REPORT_LENGTH, SINK_LISTS, TEXT_LENGTH
 from supervisor.stores.sqlite.search import Search
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
@@ -132,7 +133,7 @@ class Queries:
     def get(self, id: int) -> dict[str, Any] | None:
         with self._connection.snapshot():
             found = self.jobs_shown([id])
-        return found[0] if found else None
+            return found[0] | relatives_of(self._connection, id) if found else None
 
     def list_jobs(
         self,
@@ -167,6 +168,10 @@ class Queries:
         with self._connection.snapshot():
             ended: list[int] = self._connection.json(ENDED, packed(ids))
         return ended
+
+    def counts_by_state(self, ids: Sequence[int]) -> dict[str | None, int]:
+        with self._connection.snapshot():
+            return counts_by_state(self._connection, ids)
 
     def get_many(self, ids: list[int], brief: bool = False) -> tuple[int, list[dict[str, Any]]]:
         with self._connection.snapshot():

@@ -159,7 +159,9 @@ class Workflows:
             return []
         now, roots = self._connection.now(), set(ids)
         children = packed([child for child, _, _ in found])
-        for (queue, tier), n in Counter((queue, tier) for queue, tier in self._connection.rows(PLACES, children)).items():
+        for (queue, tier), n in Counter(
+            (queue, tier) for queue, tier in self._connection.rows(PLACES, children)
+        ).items():
             self._connection.counts.add(BLOCKED, queue, tier, -n)
             self._connection.counts.add(CANCELLED, queue, tier, n)
         self._connection.run(MAKE_CANCELLED, now, children)
