@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from supervisor.errors import JobFailed, JobNotFound, NotAccepted, StoreError, StoreUnavailable, StoreUnsure
     from supervisor.handlers import Handler, InvalidPayload, JobCancelled, JobTimeout, Reject, Retry, handler
     from supervisor.hooks import Sink, hookimpl
-    from supervisor.jobs import Job, NewJob
+    from supervisor.jobs import Job, NewJob, ParentResultsTooLarge
 
 __version__ = "0.1.0"
 
@@ -27,6 +27,7 @@ __all__ = [
     "JobTimeout",
     "NewJob",
     "NotAccepted",
+    "ParentResultsTooLarge",
     "Reject",
     "Retry",
     "Sink",
@@ -43,7 +44,7 @@ _MODULES = {
     "errors": ("JobFailed", "JobNotFound", "NotAccepted", "StoreError", "StoreUnavailable", "StoreUnsure"),
     "handlers": ("Handler", "InvalidPayload", "JobCancelled", "JobTimeout", "Reject", "Retry", "handler"),
     "hooks": ("Sink", "hookimpl"),
-    "jobs": ("Job", "NewJob"),
+    "jobs": ("Job", "NewJob", "ParentResultsTooLarge"),
 }
 
 

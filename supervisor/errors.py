@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+CAUSES_OF_A_CANCEL = ("parent_failed", "expired")
+"""The causes of jobs that nobody has cancelled."""
 MAX_SHOWN = 300
 """The characters of a failure in the message of JobFailed."""
 
@@ -119,7 +121,8 @@ class NotAccepted(Exception):
 
 class JobFailed(Exception):
     """A job has failed for good, or was cancelled: `state` is "failed" or "cancelled". `errors` are its failed attempts as its
-    JSON has them, the newest last. `cause` is that of the last one; it is None if the job was cancelled."""
+    JSON has them, the newest last. `cause` is that of the last one; it is None if somebody has cancelled the job, and "parent_failed" if
+    it was cancelled since a job that it waited for has ended without success."""
 
     def __init__(self, id: int, handler: str, state: str, errors: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(id, handler, state, errors)
@@ -127,7 +130,8 @@ class JobFailed(Exception):
 
     @property
     def cause(self) -> str | None:
-        return self.errors[-1]["cause"] if self.errors and self.state == "failed" else None
+        cause: str | None = self.errors[-1]["cause"] if self.errors else None
+        return cause if self.state == "failed" or cause in CAUSES_OF_A_CANCEL else None
 
     def __str__(self) -> str:
         """Return one line, with the beginning of the last message."""
@@ -135,6 +139,8 @@ class JobFailed(Exception):
             was = "was cancelled" if self.state == "cancelled" else "failed"
             return f"job {self.id} ({self.handler}) {was}"
         last = self.errors[-1]
+        if self.state == "cancelled":
+            return f"job {self.id} ({self.handler}) was cancelled: {last['message']}"
         parts = filter(None, (self.cause, last.get("type"), last.get("message")))
         line = " ".join(": ".join(map(str, parts)).split())
         shown = line if len(line) <= MAX_SHOWN else f"{line[: MAX_SHOWN - 1]}…"

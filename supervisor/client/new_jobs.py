@@ -12,7 +12,7 @@ from supervisor.client.checked_extras import checked_extras
 from supervisor.config.retries import BackoffSettings
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
-from supervisor.jobs import MAX_RETRIES, Backoff, NewJob
+from supervisor.jobs import MAX_RETRIES, PARENTS, Backoff, NewJob
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name
@@ -159,6 +159,8 @@ def _json(key: str, value: Any, limit: int) -> str:
 def _headers(value: Any, limit: int) -> str | None:
     if not isinstance(value, Mapping):
         _wrong("headers", "a mapping", value)
+    if PARENTS in value:
+        raise InvalidJob(f"headers: {PARENTS} is set by the store")
     return _json("headers", dict(value), limit) if value else None
 
 

@@ -49,7 +49,8 @@ class Shown(NamedTuple):
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
-    """The object that `supervisor jobs show --json` prints. `parents` and `children` are left to `Queries.get`."""
+    """The object that `supervisor jobs show --json` prints. `parents` and `children` are added by
+    each store."""
     return {
         "id": job.id,
         "handler": job.handler,

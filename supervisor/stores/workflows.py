@@ -22,12 +22,12 @@ from supervisor.text.strict_json import NotJSON, decode_object
 DONE, WAITS, CANCELLED_BY = range(3)
 """The states of a link."""
 CANCEL, RUN, WAIT = range(3)
-"""What a child does if a parent ends without success, as links keep it."""
+"""The three ways in which a child takes the end of a parent without success, as links keep them."""
 ON_FAILED = {"cancel": CANCEL, "run": RUN, "wait": WAIT}
 MAX_RESULTS = 1_000_000
 """The bytes of all results that a child is given with its headers; if there are more, it has to read them itself."""
 MAX_AT_ONCE = 10_000
-"""The jobs that the end of others cancels, or lets go on, in one transaction. The repair of the store does the rest."""
+"""The maximum of jobs that go on, or are cancelled, in the transaction in which others end. The repair of the store does the rest."""
 MAX_NAMED = 5
 MAX_SHOWN = 1000
 """The parents, and the children, that are shown of one job."""
@@ -67,6 +67,9 @@ def _headers_of(headers: str | None) -> dict[str, Any]:
         return {}
 
 
+NO_RELATIVES: dict[str, Any] = {"parents": [], "children": []}
+
+
 def relatives(parents: Sequence[Sequence[Any]], children: Sequence[Sequence[Any]]) -> dict[str, Any]:
     """Return the keys of a job's JSON that show its parents and children, from rows of (id, handler, code of the state, link). A parent
     that was deleted has no handler and no state."""
@@ -74,7 +77,7 @@ def relatives(parents: Sequence[Sequence[Any]], children: Sequence[Sequence[Any]
 
 
 def _relative(id: int, handler: str | None, state: int | None, link: int) -> dict[str, Any]:
-    shown = None if state is None else STATES[state].value
+    shown = STATES[state].value if state in STATES else state  # another program may have changed it
     return {"id": id, "handler": handler, "state": shown, "waits": link == WAITS}
 
 

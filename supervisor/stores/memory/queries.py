@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from supervisor.events import MAX_COUNTED
@@ -15,7 +14,7 @@ from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.job_reports import add_progress, shown_progress
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.search import Search
-from supervisor.stores.memory.state import JobRecord, MemoryState, OwnerRecord
+from supervisor.stores.memory.state import MemoryState, OwnerRecord
 from supervisor.stores.oldest import FIRST_JOBS, MAX_PRIORITIES, OldestReady
 from supervisor.stores.records import microseconds
 from supervisor.stores.search import (
@@ -31,7 +30,6 @@ from supervisor.stores.search import (
 )
 from supervisor.stores.sinks import count_by_work, sink_rows
 from supervisor.stores.supervisors import SupervisorRow, supervisor_dict
-from supervisor.stores.workflows import MAX_SHOWN, relatives
 from supervisor.text.units import iso
 
 
@@ -105,15 +103,7 @@ class Queries:
     def get(self, id: int) -> dict[str, Any] | None:
         with self._state.lock:
             job = self._state.jobs.get(id)
-            return None if job is None else self._state.shown(job) | self._relatives(job)
-
-    def _relatives(self, job: JobRecord) -> dict[str, Any]:
-        jobs, children = self._state.jobs, sorted(self._state.children.get(job.id, ()))[:MAX_SHOWN]
-        parents = [(jobs.get(id), id, link) for id, link in islice(job.links.items(), MAX_SHOWN)]
-        return relatives(
-            [(id, it and it.row.handler, it and CODES[it.state], link) for it, id, link in parents],
-            [(id, jobs[id].row.handler, CODES[jobs[id].state], jobs[id].links[job.id]) for id in children],
-        )
+            return None if job is None else self._state.shown(job)
 
     def counts_by_state(self, ids: Sequence[int]) -> dict[str | None, int]:
         with self._state.lock:

@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Any
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
-from supervisor.stores.codes import LEFT
+from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.extras import extras_text
 from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
 from supervisor.stores.shown import Shown, job_dict
 from supervisor.stores.sinks import Sinks, sinks_text
-from supervisor.stores.workflows import WAITS
+from supervisor.stores.workflows import MAX_SHOWN, WAITS, relatives
 
 MAX_STALE = 1000
 """Entries of heaps, besides twice the number of jobs, that may be out of date."""
@@ -258,7 +259,10 @@ class MemoryState:
         """Return the job as people see it."""
         line = self.lines.get(job.key) if job.state is JobState.BLOCKED and job.key is not None else None
         holder = None if line is None or line.holder is None else self.jobs[line.holder]
-        return job.shown(None if holder is None else (holder.id, holder.state.value))
+        shown = job.shown(None if holder is None else (holder.id, holder.state.value))
+        parents = [_relative(id, self.jobs.get(id), link) for id, link in islice(job.links.items(), MAX_SHOWN)]
+        children = [self.jobs[id] for id in sorted(self.children.get(job.id, ()))[:MAX_SHOWN]]
+        return shown | relatives(parents, [_relative(child.id, child, child.links[job.id]) for child in children])
 
     def leased(self, lease: Lease) -> JobRecord | None:
         """Return the job if it is still in flight under the token of this lease."""
@@ -381,3 +385,7 @@ def _adopt(job: JobRecord, children: dict[int, set[int]]) -> None:
     """Add the job to the children of its parents."""
     for parent in job.after:
         children.setdefault(parent, set()).add(job.id)
+
+
+def _relative(id: int, job: JobRecord | None, link: int) -> tuple[int, str | None, int | None, int]:
+    return (id, None, None, link) if job is None else (id, job.row.handler, CODES[job.state], link)

@@ -30,7 +30,7 @@ from supervisor.stores.postgres.keys import KEY_HOLDER
 from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
-from supervisor.stores.postgres.relatives import counts_by_state, relatives_of
+from supervisor.stores.postgres.relatives import counts_by_state, with_relatives
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.search import Search
 from supervisor.stores.records import microseconds, own_max_retries, readable_attempt
@@ -125,7 +125,7 @@ class Queries:
     def get(self, id: int) -> dict[str, Any] | None:
         with self._connection.snapshot():
             found = self.jobs_shown([id])
-            return found[0] | relatives_of(self._connection, id) if found else None
+        return found[0] if found else None
 
     def list_jobs(
         self,
@@ -176,7 +176,8 @@ class Queries:
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, at, record in self._connection.rows(LAST_ATTEMPTS if brief else ATTEMPTS, batch):
             errors.setdefault(job_id, []).append(readable_attempt(record, at))
-        return [job_dict(_shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
+        jobs = [job_dict(_shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
+        return jobs if brief else with_relatives(self._connection, jobs)
 
     def remaining(
         self,

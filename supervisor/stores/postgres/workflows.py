@@ -76,7 +76,7 @@ _GIVE_RESULTS = f"""create function {{s}}.give_results(ids bigint[]) returns voi
   end {BODY}"""
 
 # Let those of these jobs go on, whose rows are locked, that wait for no parent any more. Return the queues of those that are ready.
-_LET_GO_ON = f"""create function {{s}}.let_go_on(ids bigint[]) returns setof text {_HEAD}
+_RESUME_CHILDREN = f"""create function {{s}}.resume_children(ids bigint[]) returns setof text {_HEAD}
   declare
     free constant bigint[] := array(
       select id from {{s}}.jobs where id = any(ids) and state = {BLOCKED} and not exists (
@@ -154,7 +154,7 @@ _END_PARENTS = f"""create function {{s}}.end_parents(ids bigint[], deleted boole
     perform from {{s}}.jobs where id = any(children) order by id for no key update;
     update {{s}}.parents set link = {DONE}
       where child = any(children) and parent = any(ended) and link = {WAITS} and (on_failed = {RUN} or {_IS_SUCCEEDED});
-    return query select {{s}}.let_go_on(children);
+    return query select {{s}}.resume_children(children);
   end {BODY}"""
 
 _END_JOBS = f"""create function {{s}}.end_jobs(ids bigint[], deleted boolean) returns setof text {_HEAD}
@@ -262,7 +262,7 @@ _END_LOST_PARENTS = f"""create function {{s}}.end_lost_parents() returns setof t
 PARENT_FUNCTIONS = (
     _HEADERS_WITH,
     _GIVE_RESULTS,
-    _LET_GO_ON,
+    _RESUME_CHILDREN,
     _CANCEL_CHILDREN,
     _END_PARENTS,
     _END_JOBS,
@@ -270,7 +270,7 @@ PARENT_FUNCTIONS = (
     _RESTORE_CHILDREN,
     _RUN_AGAIN,
     _END_LOST_PARENTS,
-    """revoke execute on function {s}.headers_with(text, json), {s}.give_results(bigint[]), {s}.let_go_on(bigint[]),
+    """revoke execute on function {s}.headers_with(text, json), {s}.give_results(bigint[]), {s}.resume_children(bigint[]),
       {s}.cancel_children(bigint[], boolean), {s}.end_parents(bigint[], boolean), {s}.end_jobs(bigint[], boolean),
       {s}.link_children(bigint[], json), {s}.restore_children(bigint[]), {s}.run_again(bigint[]), {s}.end_lost_parents()
       from public""",

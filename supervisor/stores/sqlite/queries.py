@@ -43,7 +43,7 @@ from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queue import PAUSED
-from supervisor.stores.sqlite.relatives import counts_by_state, relatives_of
+from supervisor.stores.sqlite.relatives import counts_by_state, with_relatives
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, REPORT_LENGTH, SINK_LISTS, TEXT_LENGTH
 from supervisor.stores.sqlite.search import Search
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
@@ -133,7 +133,7 @@ class Queries:
     def get(self, id: int) -> dict[str, Any] | None:
         with self._connection.snapshot():
             found = self.jobs_shown([id])
-            return found[0] | relatives_of(self._connection, id) if found else None
+        return found[0] if found else None
 
     def list_jobs(
         self,
@@ -189,7 +189,8 @@ class Queries:
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, record in self._connection.rows(LAST_ATTEMPTS if brief else ATTEMPTS, batch):
             errors.setdefault(job_id, []).append(readable_attempt(record))
-        return [job_dict(self._shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
+        jobs = [job_dict(self._shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
+        return jobs if brief else with_relatives(self._connection, jobs)
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
         id, handler, payload, queue, priority, state, retries, policy, options = row[:9]

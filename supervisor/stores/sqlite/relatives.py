@@ -7,8 +7,11 @@ from typing import Any
 
 from supervisor.stores.codes import STATES
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.workflows import MAX_SHOWN, relatives
+from supervisor.stores.workflows import MAX_SHOWN, NO_RELATIVES, relatives
 
+HAVE_ANY = """
+  select json_group_array(it.value) from json_each(?) as it
+  where exists (select 1 from parents where child = it.value) or exists (select 1 from parents where parents.parent = it.value)"""
 PARENTS = Select(
     "parent, handler, state, link",
     """from (
@@ -28,8 +31,14 @@ COUNTED = Select(
 )
 
 
-def relatives_of(connection: Connection, id: int) -> dict[str, Any]:
-    return relatives(connection.rows(PARENTS, id, MAX_SHOWN), connection.rows(CHILDREN, id, MAX_SHOWN))
+def with_relatives(connection: Connection, jobs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the jobs with their `parents` and `children`."""
+    ids = packed([job["id"] for job in jobs])
+    found = {
+        id: relatives(connection.rows(PARENTS, id, MAX_SHOWN), connection.rows(CHILDREN, id, MAX_SHOWN))
+        for id in connection.json(HAVE_ANY, ids)
+    }
+    return [job | found.get(job["id"], NO_RELATIVES) for job in jobs]
 
 
 def counts_by_state(connection: Connection, ids: Sequence[int]) -> dict[str | None, int]:
