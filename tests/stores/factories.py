@@ -238,7 +238,9 @@ class SqliteFactory(StoreFactory):
         )
 
 
-TABLES = ("jobs", "counts", "attempts", "dead_letters", "queues", "supervisors")
+TABLES = (
+    "jobs", "counts", "attempts", "dead_letters", "queues", "supervisors", "extras", "key_holders", "key_waiters",
+)  # fmt: skip
 NUMBERED = ("jobs", "attempts", "supervisors")
 
 

@@ -8,7 +8,7 @@ from supervisor.jobs import JobState
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.waiting import waiting_because
-from tests.stores.factories import again, dead, promote, put, release, states, success, take, take_one, waiting
+from tests.stores.factories import IN_SQL, again, dead, promote, put, release, states, success, take, take_one, waiting
 
 WITHOUT_KAFKA = "the order of records by key is that of their topic"
 
@@ -202,3 +202,14 @@ def test_many_keys_at_once(store):
         assert store.settle([success(lease) for lease in leases]) == []
     assert all(found == sorted(found) for found in order.values())
     assert sorted(id for found in order.values() for id in found) == ids
+
+
+@IN_SQL
+@pytest.mark.parametrize("change", ["update {s}.jobs set state = 5, finished_at = 0", "delete from {s}.jobs"])
+def test_the_end_of_a_job_by_plain_sql_is_found_by_a_repair(factory, store, change):
+    first, second = keyed(store, "a", "a")
+    factory.sql(f"{change} where id = {first}")
+    assert "jobs in default that waited for jobs that have ended" in store.repair()
+    assert states(store, [second]) == ["ready"]
+    assert store.newly_ready() == {"default"}
+    assert store.repair() == ""

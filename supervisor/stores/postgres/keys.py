@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from supervisor.stores.codes import BLOCKED, FAILED, READY, SUCCEEDED
 from supervisor.stores.postgres.functions import BODY
+from supervisor.stores.workflows import WAITS
 
 KEY_TABLES = (
     """create table {s}.key_holders(key text collate "C" primary key, job_id bigint not null) with (fillfactor = 50)""",
@@ -19,6 +20,13 @@ KEY_TABLES = (
 KEEPS_ITS_KEY = f"""exists (
   select from {{s}}.jobs join {{s}}.extras on extras.job_id = jobs.id
   where jobs.id = key_holders.job_id and jobs.state = {FAILED} and extras.text::json ->> 'on_failure' = 'hold')"""
+
+# The end of a statement that has `moved` blocked jobs: they are ready, and are counted as that. It returns their queues.
+_COUNT_MOVED = f"""counted as (
+          insert into {{s}}.counts(state, queue, tier, n)
+          select change.state, queue, tier, sum(change.sign)
+          from moved, (values ({BLOCKED}, -1), ({READY}, 1)) as change(state, sign) group by change.state, queue, tier)
+      select distinct queue from moved;"""
 
 # Give these ready jobs their keys, and block those that have to wait.
 _ACQUIRE_KEYS = f"""create function {{s}}.acquire_keys(ids bigint[]) returns void language plpgsql security definer
@@ -42,7 +50,8 @@ _ACQUIRE_KEYS = f"""create function {{s}}.acquire_keys(ids bigint[]) returns voi
       group by change.state, queue, tier;
   end {BODY}"""
 
-# Pass on these keys, whose rows are locked, to the jobs that wait for them. Return the queues of these jobs.
+# Pass on these keys, whose rows are locked, to the jobs that wait for them. Return the queues of these jobs. A job whose row is
+# locked is about to be cancelled: it then waits for the key, and passes it on.
 _PASS_ON_KEYS = f"""create function {{s}}.pass_on_keys(keys text[]) returns setof text language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
@@ -59,12 +68,11 @@ _PASS_ON_KEYS = f"""create function {{s}}.pass_on_keys(keys text[]) returns seto
     delete from {{s}}.key_holders where key = any(keys) and job_id <> all(coalesce(next, '{{}}'));
     return query
       with moved as (
-          update {{s}}.jobs set state = {READY} where id = any(next) and state = {BLOCKED} returning queue, tier),
-        counted as (
-          insert into {{s}}.counts(state, queue, tier, n)
-          select change.state, queue, tier, sum(change.sign)
-          from moved, (values ({BLOCKED}, -1), ({READY}, 1)) as change(state, sign) group by change.state, queue, tier)
-      select distinct queue from moved;
+          update {{s}}.jobs set state = {READY}
+          where id = any(array(
+            select id from {{s}}.jobs where id = any(next) and state = {BLOCKED} for no key update skip locked))
+          returning queue, tier),
+        {_COUNT_MOVED}
   end {BODY}"""
 
 # Take the keys from these jobs, which have ended or are deleted, and pass them on. Return the queues of the jobs that have them now.
@@ -80,7 +88,8 @@ _RELEASE_KEYS = f"""create function {{s}}.release_keys(ids bigint[], deleted boo
       select key from {{s}}.key_holders where key = any(keys) and job_id = any(ids) and (deleted or not {KEEPS_ITS_KEY})));
   end {BODY}"""
 
-# Pass on the keys that no unfinished job holds: another program may have ended or deleted a job by plain SQL.
+# Pass on the keys that no unfinished job holds: another program may have ended or deleted a job by plain SQL, or locked its row when
+# it got the key.
 _PASS_ON_LOST_KEYS = f"""create function {{s}}.pass_on_lost_keys() returns setof text language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
@@ -90,6 +99,15 @@ _PASS_ON_LOST_KEYS = f"""create function {{s}}.pass_on_lost_keys() returns setof
       order by key for update);
   begin
     return query select {{s}}.pass_on_keys(keys);
+    return query
+      with moved as (
+          update {{s}}.jobs set state = {READY}
+          where state = {BLOCKED} and id = any(array(
+            select jobs.id from {{s}}.key_holders join {{s}}.jobs on jobs.id = key_holders.job_id and jobs.state = {BLOCKED}
+            where not exists (select from {{s}}.parents where link = {WAITS} and child = jobs.id)
+            for no key update of jobs skip locked))
+          returning queue, tier),
+        {_COUNT_MOVED}
   end {BODY}"""
 
 # The job that has the key of a blocked job, as [id, state].

@@ -32,6 +32,9 @@ PARENT_TABLES = (
     f"create index open_links on {{s}}.parents(link, child) where link <> {DONE}",
 )
 
+LOCK_MILLISECONDS = 500
+"""The time for which the end of a job waits for the row of a child: longer than other ends take, shorter than the search for deadlocks."""
+
 _HEAD = f"language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}"
 _IS_SUCCEEDED = f"exists (select from {{s}}.jobs as it where it.id = parents.parent and it.state = {SUCCEEDED})"
 _CHILD_WAITS = f"""link = {WAITS} and exists (
@@ -45,6 +48,16 @@ _CHANGED = """
 def _counted(rows: str, before: int, after: int) -> str:
     return _CHANGED.format(rows=rows, before=before, after=after)
 
+
+# Lock the rows of these jobs that exist, and return them. A row that another session holds for long is left out: the repair of the store
+# does what is due then.
+_LOCK_CHILDREN = f"""create function {{s}}.lock_children(ids bigint[]) returns bigint[] language plpgsql security definer
+  set search_path = pg_catalog, pg_temp set lock_timeout = '{LOCK_MILLISECONDS}ms' as {BODY}
+  begin
+    return array(select id from {{s}}.jobs where id = any(ids) order by id for no key update);
+  exception when lock_not_available then
+    return array(select id from {{s}}.jobs where id = any(ids) order by id for no key update skip locked);
+  end {BODY}"""
 
 # Another program may have put something else in the place of the headers.
 _HEADERS_WITH = f"""create function {{s}}.headers_with(headers text, parents json) returns text language plpgsql immutable
@@ -100,6 +113,7 @@ _CANCEL_CHILDREN = f"""create function {{s}}.cancel_children(ids bigint[], delet
     cancelled bigint[] := '{{}}';
     children bigint[];
     causes bigint[];
+    locked bigint[];
     more bigint[];
   begin
     loop
@@ -114,10 +128,11 @@ _CANCEL_CHILDREN = f"""create function {{s}}.cancel_children(ids bigint[], delet
           select child, min(parent) as parent from (select * from found limit {MAX_AT_ONCE}) as it group by child)
       select array_agg(child order by child), array_agg(parent order by child) from first into children, causes;
       exit when children is null or cardinality(cancelled) >= {MAX_AT_ONCE};
-      perform from {{s}}.jobs where id = any(children) order by id for no key update;
+      locked := {{s}}.lock_children(children);
+      exit when cardinality(locked) = 0;
       with gone as (
           update {{s}}.jobs set state = {CANCELLED}, token = token + 1, finished_at = {NOW}, owner = null, lease_until = null
-          where id = any(children) and state = {BLOCKED} returning id, queue, tier),
+          where id = any(locked) and state = {BLOCKED} returning id, queue, tier),
         counted as ({_counted("gone", BLOCKED, CANCELLED)}),
         caused as (
           select gone.id, it.parent, case
@@ -148,10 +163,9 @@ _END_PARENTS = f"""create function {{s}}.end_parents(ids bigint[], deleted boole
       return;
     end if;
     ended := ids || {{s}}.cancel_children(ids, deleted);
-    children := array(
+    children := {{s}}.lock_children(array(
       select distinct child from {{s}}.parents where parent = any(ended) and {_CHILD_WAITS} and (on_failed = {RUN} or {_IS_SUCCEEDED})
-      limit {MAX_AT_ONCE});
-    perform from {{s}}.jobs where id = any(children) order by id for no key update;
+      limit {MAX_AT_ONCE}));
     update {{s}}.parents set link = {DONE}
       where child = any(children) and parent = any(ended) and link = {WAITS} and (on_failed = {RUN} or {_IS_SUCCEEDED});
     return query select {{s}}.resume_children(children);
@@ -260,6 +274,7 @@ _END_LOST_PARENTS = f"""create function {{s}}.end_lost_parents() returns setof t
   end {BODY}"""
 
 PARENT_FUNCTIONS = (
+    _LOCK_CHILDREN,
     _HEADERS_WITH,
     _GIVE_RESULTS,
     _RESUME_CHILDREN,
@@ -270,7 +285,7 @@ PARENT_FUNCTIONS = (
     _RESTORE_CHILDREN,
     _RUN_AGAIN,
     _END_LOST_PARENTS,
-    """revoke execute on function {s}.headers_with(text, json), {s}.give_results(bigint[]), {s}.resume_children(bigint[]),
+    """revoke execute on function {s}.lock_children(bigint[]), {s}.headers_with(text, json), {s}.give_results(bigint[]), {s}.resume_children(bigint[]),
       {s}.cancel_children(bigint[], boolean), {s}.end_parents(bigint[], boolean), {s}.end_jobs(bigint[], boolean),
       {s}.link_children(bigint[], json), {s}.restore_children(bigint[]), {s}.run_again(bigint[]), {s}.end_lost_parents()
       from public""",

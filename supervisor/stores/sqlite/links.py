@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from supervisor.stores.codes import BLOCKED, READY, SCHEDULED
 from supervisor.stores.extras import Extras
@@ -12,7 +12,10 @@ from supervisor.stores.sqlite.parent_results import give_results
 from supervisor.stores.sqlite.workflows import Workflows
 from supervisor.stores.workflows import WAITS
 
-IN_USE = f"select json_array(exists(select 1 from key_holders), exists(select 1 from parents where link = {WAITS}))"
+KEYS_IN_USE, PARENTS_IN_USE = 1, 2
+IN_USE = f"""
+  select {KEYS_IN_USE} * exists(select 1 from key_holders)
+    + {PARENTS_IN_USE} * exists(select 1 from parents where link = {WAITS})"""
 PLACES = Select(
     "queue, tier, n",
     """from (
@@ -60,15 +63,16 @@ class Links:
         self.due(ready)
         self._go_on(free)
 
-    def ended(self, ids: Sequence[int], deleted: bool = False) -> None:
+    def ended(self, ids: Iterable[int], deleted: bool = False) -> None:
         """Let the jobs go on that have waited for these, which have ended, or are about to be `deleted`."""
-        if not ids:
+        in_use = self._connection.value(IN_USE)
+        if not in_use:
             return
-        keys, parents = self._connection.json(IN_USE)
-        if keys:
-            self._resume(self._keys.release(ids, deleted))
-        if parents:
-            self._go_on(self._workflows.ended(ids, deleted))
+        ended = [*ids]
+        if in_use & KEYS_IN_USE:
+            self._resume(self._keys.release(ended, deleted))
+        if in_use & PARENTS_IN_USE:
+            self._go_on(self._workflows.ended(ended, deleted))
 
     def repair(self) -> frozenset[str]:
         """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return their queues."""

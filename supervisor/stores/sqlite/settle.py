@@ -157,7 +157,7 @@ class Settles:
         for (queue, tier), n in by_queue_and_tier([outcome[OUTCOME_LEASE] for outcome in accepted]).items():
             self._connection.counts.add(IN_FLIGHT, queue, tier, -n)
             self._connection.counts.add(SUCCEEDED, queue, tier, n)
-        self._links.ended([outcome[OUTCOME_LEASE][LEASE_ID] for outcome in accepted])
+        self._links.ended(outcome[OUTCOME_LEASE][LEASE_ID] for outcome in accepted)
         return stale
 
     def _run_succeed(self, outcomes: Sequence[Outcome], now: int) -> int:
@@ -238,7 +238,7 @@ class Settles:
             self._connection.run(
                 ADD_DEAD_LETTERS, now, packed(dead_letters), sinks_text(sinks), PENDING if sinks else DELIVERED
             )
-        self._links.ended([o.lease.id for o in outcomes if code_of_state(o) >= SUCCEEDED])
+        self._links.ended(o.lease.id for o in outcomes if code_of_state(o) >= SUCCEEDED)
 
     def _touch(self, statement: str, time: int, leases: Sequence[Lease]) -> set[int]:
         """Run the statement on these leases; return the ids of those that are stale."""
