@@ -164,7 +164,7 @@ def test_the_grants_that_are_named_are_enough_for_a_supervisor(factory, store, o
     factory.sql("grant usage on schema {s} to runner; grant select on {s}.test_clock to runner")
     with closing(of(RUNNER)) as runner:
         grants = runner.missing_rights()
-    assert len(grants) == 10
+    assert len(grants) == 11
     factory.sql("; ".join(grants))
     test_a_runner_does_all_that_a_supervisor_does(factory, store, of)
 

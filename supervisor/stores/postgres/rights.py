@@ -13,6 +13,7 @@ OF_SUPERVISORS = {
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
     "extras": ("select",),
+    "key_holders": ("select",),
     "parents": ("select",),
 }
 """The rights by table."""
