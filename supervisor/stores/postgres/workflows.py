@@ -29,16 +29,18 @@ PARENT_TABLES = (
     f"""create table {{s}}.parents(child bigint, parent bigint, place int not null, on_failed smallint not null,
       link smallint not null default {WAITS}, primary key(child, parent))""",
     "create index children on {s}.parents(parent, child)",
-    f"create index open_links on {{s}}.parents(link, child) where link <> {DONE}",
+    f"create index open_links on {{s}}.parents(child) where link = {WAITS}",
 )
 
 LOCK_MILLISECONDS = 500
 """The time for which the end of a job waits for the row of a child: longer than other ends take, shorter than the search for deadlocks."""
 
-_HEAD = f"language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}"
-_IS_SUCCEEDED = f"exists (select from {{s}}.jobs as it where it.id = parents.parent and it.state = {SUCCEEDED})"
-_CHILD_WAITS = f"""link = {WAITS} and exists (
-      select from {{s}}.jobs as it where it.id = parents.child and it.state = {BLOCKED})"""
+# All rows are found by ids, of which a planner that knows the tables of an hour ago may think that they are most of the rows.
+_HEAD = f"""language plpgsql security definer set search_path = pg_catalog, pg_temp
+  set enable_seqscan = off as {BODY}"""
+_IS_SUCCEEDED = f"coalesce((select state from {{s}}.jobs as it where it.id = parents.parent) = {SUCCEEDED}, false)"
+# `link + 0` keeps a statement that finds the children of a parent from the index of all open links.
+_CHILD_WAITS = f"link + 0 = {WAITS} and (select state from {{s}}.jobs as it where it.id = parents.child) = {BLOCKED}"
 _CHANGED = """
       insert into {{s}}.counts(state, queue, tier, n)
       select change.state, queue, tier, sum(change.sign)
@@ -122,31 +124,34 @@ _CANCEL_CHILDREN = f"""create function {{s}}.cancel_children(ids bigint[], delet
           where parents.parent = any(ids || cancelled) and {_CHILD_WAITS} and not {_IS_SUCCEEDED}
             and (on_failed = {CANCEL} or (deleted and on_failed = {WAIT} and parents.parent = any(ids)))
           union
-          select parents.child, parents.parent from found join {{s}}.parents on parents.parent = found.child
-          where on_failed = {CANCEL} and {_CHILD_WAITS}),
+          select its.child, its.parent from found cross join lateral (
+            select child, parent from {{s}}.parents where parents.parent = found.child and on_failed = {CANCEL} and {_CHILD_WAITS}
+            offset 0) as its),
         first as (
           select child, min(parent) as parent from (select * from found limit {MAX_AT_ONCE}) as it group by child)
       select array_agg(child order by child), array_agg(parent order by child) from first into children, causes;
       exit when children is null or cardinality(cancelled) >= {MAX_AT_ONCE};
       locked := {{s}}.lock_children(children);
       exit when cardinality(locked) = 0;
+      if cardinality(locked) < cardinality(children) then
+        select array_agg(child), array_agg(parent) from unnest(children, causes) as it(child, parent) where child = any(locked)
+          into children, causes;
+      end if;
       with gone as (
           update {{s}}.jobs set state = {CANCELLED}, token = token + 1, finished_at = {NOW}, owner = null, lease_until = null
-          where id = any(locked) and state = {BLOCKED} returning id, queue, tier),
+          from unnest(children, causes) as it(child, parent) where id = it.child and state = {BLOCKED}
+          returning id, it.parent, queue, tier),
         counted as ({_counted("gone", BLOCKED, CANCELLED)}),
-        caused as (
-          select gone.id, it.parent, case
-              when jobs.id is null or (deleted and it.parent = any(ids)) then 'was deleted'
-              when jobs.state = {FAILED} then 'failed' else 'was cancelled' end as how
-          from gone join unnest(children, causes) as it(child, parent) on it.child = gone.id
-          left join {{s}}.jobs on jobs.id = it.parent),
         noted as (
           insert into {{s}}.attempts(job_id, at, record)
-          select id, {NOW}, json_build_object('attempt', 1, 'cause', '{PARENT_FAILED}', 'type', 'ParentFailed',
-            'message', format('its parent, job %s, %s', parent, how), 'traceback', '', 'at', {NOW})::text from caused),
+          select gone.id, {NOW}, json_build_object('attempt', 1, 'cause', '{PARENT_FAILED}', 'type', 'ParentFailed',
+            'message', format('its parent, job %s, %s', parent, case
+              when jobs.id is null or (deleted and parent = any(ids)) then 'was deleted'
+              when jobs.state = {FAILED} then 'failed' else 'was cancelled' end), 'traceback', '', 'at', {NOW})::text
+          from gone left join {{s}}.jobs on jobs.id = gone.parent),
         linked as (
-          update {{s}}.parents set link = case when parents.parent = caused.parent then {CANCELLED_BY} else {DONE} end
-          from caused where parents.child = caused.id and link = {WAITS})
+          update {{s}}.parents set link = case when parents.parent = gone.parent then {CANCELLED_BY} else {DONE} end
+          from gone where parents.child = gone.id and link = {WAITS})
       select array_agg(id) from gone into more;
       cancelled := cancelled || more;
     end loop;
@@ -159,7 +164,7 @@ _END_PARENTS = f"""create function {{s}}.end_parents(ids bigint[], deleted boole
     ended bigint[];
     children bigint[];
   begin
-    if not exists (select from {{s}}.parents where parent = any(ids) and link = {WAITS}) then
+    if not exists (select from {{s}}.parents where parent = any(ids) and link + 0 = {WAITS}) then
       return;
     end if;
     ended := ids || {{s}}.cancel_children(ids, deleted);
@@ -185,11 +190,12 @@ _LINK_CHILDREN = f"""create function {{s}}.link_children(ids bigint[], jobs json
     missing bigint;
   begin
     insert into {{s}}.parents(child, parent, place, on_failed)
-      select ids[job.place], case when it.value::bigint < 0 then ids[-it.value::bigint] else it.value::bigint end, it.place,
-        case job.value -> 'extras' ->> 'on_parent_failed'
-          when 'run' then {ON_FAILED["run"]} when 'wait' then {ON_FAILED["wait"]} else {ON_FAILED["cancel"]} end
-      from json_array_elements(jobs) with ordinality as job(value, place),
-        json_array_elements_text(job.value -> 'extras' -> 'after') with ordinality as it(value, place)
+      select ids[job.place], case when it.value::bigint < 0 then ids[-it.value::bigint] else it.value::bigint end, it.place, job.on_failed
+      from (
+        select place, value -> 'extras' -> 'after' as after, case value -> 'extras' ->> 'on_parent_failed'
+          when 'run' then {ON_FAILED["run"]} when 'wait' then {ON_FAILED["wait"]} else {ON_FAILED["cancel"]} end as on_failed
+        from json_array_elements(jobs) with ordinality as it(value, place) offset 0) as job,
+        json_array_elements_text(job.after) with ordinality as it(value, place)
       on conflict do nothing;
     parent_ids := array(select distinct parent from {{s}}.parents where child = any(ids) order by parent);
     perform from {{s}}.jobs as it where it.id = any(parent_ids) order by it.id for no key update;
@@ -215,8 +221,9 @@ _RESTORE_CHILDREN = f"""create function {{s}}.restore_children(ids bigint[]) ret
       select child from {{s}}.parents join {{s}}.jobs on jobs.id = child and jobs.state = {CANCELLED}
       where parent = any(ids) and link = {CANCELLED_BY}
       union
-      select child from found join {{s}}.parents on parent = found.id and link = {CANCELLED_BY}
-        join {{s}}.jobs on jobs.id = child and jobs.state = {CANCELLED})
+      select its.child from found cross join lateral (
+        select child from {{s}}.parents where parents.parent = found.id and link = {CANCELLED_BY}
+          and (select state from {{s}}.jobs where jobs.id = parents.child) = {CANCELLED} offset 0) as its)
     select array_agg(id order by id) from found into children;
     if children is null then
       return;

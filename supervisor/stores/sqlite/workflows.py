@@ -27,7 +27,7 @@ PARENT_TABLES = (
     f"""create table parents(child int not null, parent int not null, place int not null, on_failed int not null,
       link int not null default {WAITS}, primary key(child, parent)) without rowid""",
     "create index children on parents(parent)",
-    f"create index open_links on parents(link, child) where link != {DONE}",
+    f"create index open_links on parents(child) where link = {WAITS}",
 )
 
 MISSING = """
@@ -40,7 +40,8 @@ ENDED = f"""
   where (select state from jobs where id = it.value) >= {SUCCEEDED}"""
 WAIT_NO_LONGER = f"update parents set link = {DONE} where link = {WAITS} and child in (select value from json_each(?))"
 
-_WAITING = f"link = {WAITS} and (select state from jobs where id = parents.child) = {BLOCKED}"
+# `+link` keeps a statement that finds the children of a parent from the index of all open links.
+_WAITING = f"+parents.link = {WAITS} and (select state from jobs where id = parents.child) = {BLOCKED}"
 # The children, and their children, that are to be cancelled since the jobs ?1 have ended without success, each with its parent and the state of
 # that. If these are deleted (?2), children can't wait for them any longer either.
 TO_CANCEL = Select(
