@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import click
+import orjson
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -297,11 +298,19 @@ def _handle_order(plugin: Loaded) -> None:
     assert plugin.manager.handlers["handle_order"].function(job) == "order 5 at offset 17 of partition 2"
 
 
+def _sales(plugin: Loaded) -> None:
+    results = [orjson.dumps(plugin.call("fetch_sales", {"country": country})).decode() for country in ("de", "ita")]
+    given = {"ids": [1, 2], "failed": [], "results": results}
+    job = Job(7, "add_sales", headers={"supervisor.parents": given})
+    assert plugin.manager.handlers["add_sales"].function(job) == 5
+
+
 CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "README.md:plugins/thumbnails.py": _thumbnail,
     "getting-started.md:plugins/thumbnails.py": _thumbnail,
     "getting-started.md:plugins/orders.py": _ship,
     "concepts/at-least-once.md:plugins/invoices.py": _invoice,
+    "guides/workflows.md:plugins/sales.py": _sales,
     "guides/handlers.md:plugins/billing.py": _send_invoice,
     "guides/handlers.md:plugins/pages.py": _fetch,
     "guides/handlers.md:plugins/payments.py": _charge,

@@ -23,7 +23,6 @@ NOT_HERE: Mapping[str, Limit] = {
     "get": Limit("show jobs", ASK_SUPERVISOR),
     "get_many": Limit("show jobs", ASK_SUPERVISOR),
     "ended": Limit("wait for jobs", ASK_SUPERVISOR),
-    "counts_by_state": Limit("count jobs", ASK_SUPERVISOR),
     "cancel": Limit("cancel jobs", ASK_SUPERVISOR),
     "retry": Limit("retry jobs", ASK_SUPERVISOR),
     "pause": Limit("pause or resume queues", ASK_SUPERVISOR),
@@ -31,6 +30,7 @@ NOT_HERE: Mapping[str, Limit] = {
     "sinks": Limit("show which sinks dead letters wait for", ASK_SUPERVISOR),
     "oldest_ready": Limit("show how long jobs have waited", ASK_SUPERVISOR),
     "remaining": Limit("count jobs", ASK_SUPERVISOR),
+    "counts_by_state": Limit("count jobs", ASK_SUPERVISOR),
 }
 """The calls that only the supervisor can make that has the jobs."""
 
