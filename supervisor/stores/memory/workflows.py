@@ -73,7 +73,8 @@ class Workflows:
         """Let the children of this job, which is ready again, wait for it again. Return whether it has to wait for its own parents, and
         the jobs that go on."""
         jobs = self._state.jobs
-        self._set_links(job, {id: WAITS for id in job.links if id in jobs and not jobs[id].state.terminal})
+        unfinished = {id for id in job.links if id in jobs and not jobs[id].state.terminal}
+        self._set_links(job, {id: WAITS if id in unfinished else DONE for id in job.links})
         for child in self._children(job):
             if child.state is JobState.BLOCKED and child.waits_for_parents:
                 self._set_links(child, {job.id: WAITS})

@@ -250,8 +250,9 @@ _RUN_AGAIN = f"""create function {{s}}.run_again(ids bigint[]) returns void {_HE
   begin
     perform from {{s}}.jobs where id in (select parent from {{s}}.parents where child = any(ids))
       or id in (select child from {{s}}.parents where parent = any(ids)) order by id for no key update;
-    update {{s}}.parents set link = {WAITS} where child = any(ids) and exists (
-      select from {{s}}.jobs where jobs.id = parents.parent and jobs.state < {SUCCEEDED});
+    update {{s}}.parents set link = case when exists (
+        select from {{s}}.jobs where jobs.id = parents.parent and jobs.state < {SUCCEEDED}) then {WAITS} else {DONE} end
+      where child = any(ids);
     update {{s}}.parents set link = {WAITS} where parent = any(ids) and link = {DONE}
       and exists (select from {{s}}.jobs where jobs.id = parents.child and jobs.state = {BLOCKED})
       and exists (select from {{s}}.parents as other where other.link = {WAITS} and other.child = parents.child);

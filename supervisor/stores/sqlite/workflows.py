@@ -111,8 +111,8 @@ WAIT_AGAIN = f"""
     and exists (select 1 from parents as other where other.link = {WAITS} and other.child = parents.child)"""
 # A job that is run again waits for those of its parents that are going to run.
 WAIT_FOR_UNFINISHED = f"""
-  update parents set link = {WAITS}
-  where child in (select value from json_each(?)) and (select state from jobs where id = parent) < {SUCCEEDED}"""
+  update parents set link = iif((select state from jobs where id = parents.parent) < {SUCCEEDED}, {WAITS}, {DONE})
+  where child in (select value from json_each(?))"""
 STILL_WAITING = f"""
   select json_group_array(it.value) from json_each(?) as it
   where exists (select 1 from parents where link = {WAITS} and child = it.value)"""
