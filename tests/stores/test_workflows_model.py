@@ -47,13 +47,16 @@ class Model:
     def run_again(self, ids: list[int]) -> None:
         for id in ids:
             self.jobs[id].state, self.jobs[id].by_parent = "ready", False
+            self._ignored_no_longer(id)
+        self.follow()
         for id in ids:
             job = self.jobs[id]
-            job.ignored = {parent for parent in job.after if self.jobs[parent].state not in UNFINISHED}
+            job.ignored = {parent for parent in job.after if self.jobs[parent].state in BAD}
             job.state = "blocked"
-            for child in self.jobs.values():
-                if id in child.after and child.state in ("blocked", "cancelled"):
-                    child.ignored.discard(id)
+
+    def _ignored_no_longer(self, id: int) -> None:
+        for child in self.jobs.values():
+            child.ignored.discard(id)
 
     def follow(self) -> None:
         for id in sorted(self.jobs):
@@ -61,6 +64,8 @@ class Model:
             if job.state == "blocked" or job.by_parent:
                 states = {self.jobs[parent].state for parent in job.after if parent not in job.ignored}
                 bad = not states.isdisjoint(BAD)
+                if job.by_parent and not bad:
+                    self._ignored_no_longer(id)
                 job.by_parent = bad and job.on_parent_failed == "cancel"
                 waits = not states.isdisjoint(UNFINISHED) or (bad and job.on_parent_failed == "wait")
                 job.state = "cancelled" if job.by_parent else "blocked" if waits else "ready"

@@ -33,14 +33,14 @@ class Links:
 
     def run_again(self, jobs: Sequence[JobRecord]) -> None:
         """Block those of these jobs, which are ready again, that have to wait, and the jobs that wait for these again."""
+        waiting, free = self._workflows.run_again(jobs)
         for job in jobs:
-            waits, free = self._workflows.run_again(job)
-            if waits:
+            if job.id in waiting:
                 self._state.change(job, state=JobState.BLOCKED)
             else:
                 self._workflows.give_results(job)
                 self.due(job)
-            self._go_on(free)
+        self._go_on(free)
 
     def ended(self, job: JobRecord, deleted: bool = False) -> None:
         """Let the jobs go on that have waited for this one, which has ended, or is about to be `deleted`."""

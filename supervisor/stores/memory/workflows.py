@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from supervisor.errors import NoSuchParent
 from supervisor.jobs import JobState
@@ -11,6 +11,7 @@ from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.workflows import (
     CANCELLED_BY,
     DONE,
+    IGNORED,
     WAITS,
     how_it_ended,
     no_such_parent,
@@ -69,16 +70,29 @@ class Workflows:
             child, state=JobState.CANCELLED, token=child.token + 1, finished_at=now, errors=(*child.errors, error)
         )
 
-    def run_again(self, job: JobRecord) -> tuple[bool, list[JobRecord]]:
-        """Let the children of this job, which is ready again, wait for it again. Return whether it has to wait for its own parents, and
-        the jobs that go on."""
-        jobs = self._state.jobs
-        unfinished = {id for id in job.links if id in jobs and not jobs[id].state.terminal}
-        self._set_links(job, {id: WAITS if id in unfinished else DONE for id in job.links})
-        for child in self._children(job):
-            if child.state is JobState.BLOCKED and child.waits_for_parents:
-                self._set_links(child, {job.id: WAITS})
-        return job.waits_for_parents, self._restore(job)
+    def run_again(self, jobs: Sequence[JobRecord]) -> tuple[set[int], list[JobRecord]]:
+        """Let the children of these jobs, which are ready again, wait for them again. Return those of these jobs that have to wait for
+        their own parents, and the jobs that go on."""
+        for job in jobs:
+            self._wait_again(job)
+        free = [each for job in jobs for each in self._restore(job)]
+        for job in jobs:
+            parents = {id: self._state.jobs[id] for id in job.links if id in self._state.jobs}
+            links = dict.fromkeys(job.links, DONE) | {
+                id: IGNORED if parent.state.terminal else WAITS
+                for id, parent in parents.items()
+                if parent.state is not JobState.SUCCEEDED
+            }
+            self._set_links(job, links)
+        return {job.id for job in jobs if job.waits_for_parents}, free
+
+    def _wait_again(self, parent: JobRecord) -> None:
+        """Let children that are still blocked wait for this job, which is going to run again."""
+        for child in self._children(parent):
+            if child.links[parent.id] == IGNORED:
+                self._set_links(child, {parent.id: DONE})
+            if child.state is JobState.BLOCKED and child.waits_for_parents and child.links[parent.id] == DONE:
+                self._set_links(child, {parent.id: WAITS})
 
     def _restore(self, job: JobRecord) -> list[JobRecord]:
         """Let the jobs wait again that were cancelled because of this one."""
@@ -92,11 +106,19 @@ class Workflows:
                     left.append(child)
         ended = dict[int, JobRecord]()
         for child in restored.values():
-            parents = [self._state.jobs[id] for id in child.links if id in self._state.jobs]
-            undone = [parent for parent in parents if parent.state is not JobState.SUCCEEDED]
-            self._set_links(child, dict.fromkeys(child.links, DONE) | {parent.id: WAITS for parent in undone})
-            ended |= {parent.id: parent for parent in undone if parent.state.terminal}
-        return self.resolve(ended.values())
+            known = {
+                id: self._state.jobs[id]
+                for id, link in child.links.items()
+                if id in self._state.jobs and link != IGNORED
+            }
+            undone = {id: parent for id, parent in known.items() if parent.state is not JobState.SUCCEEDED}
+            self._set_links(child, dict.fromkeys(known, DONE) | dict.fromkeys(undone, WAITS))
+            ended |= {id: parent for id, parent in undone.items() if parent.state.terminal}
+        free = self.resolve(ended.values())
+        for child in restored.values():
+            if child.state is JobState.BLOCKED:
+                self._wait_again(child)
+        return free
 
     def _children(self, parent: JobRecord) -> list[JobRecord]:
         return [self._state.jobs[id] for id in sorted(self._state.children.get(parent.id, ()))]

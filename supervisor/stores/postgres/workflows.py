@@ -15,6 +15,7 @@ from supervisor.stores.workflows import (
     CANCEL,
     CANCELLED_BY,
     DONE,
+    IGNORED,
     MAX_AT_ONCE,
     MAX_RESULTS,
     ON_FAILED,
@@ -212,6 +213,16 @@ _LINK_CHILDREN = f"""create function {{s}}.link_children(ids bigint[], jobs json
       select it.id from {{s}}.jobs as it where it.id = any(parent_ids) and it.state >= {SUCCEEDED}), false);
   end {BODY}"""
 
+# Let children that are still blocked wait for these jobs, which are going to run again.
+_WAIT_AGAIN = f"""create function {{s}}.wait_again(ids bigint[]) returns void {_HEAD}
+  begin
+    perform from {{s}}.jobs where id in (select child from {{s}}.parents where parent = any(ids)) order by id for no key update;
+    update {{s}}.parents set link = {DONE} where parent = any(ids) and link = {IGNORED};
+    update {{s}}.parents set link = {WAITS} where parent = any(ids) and link = {DONE}
+      and exists (select from {{s}}.jobs where jobs.id = parents.child and jobs.state = {BLOCKED})
+      and exists (select from {{s}}.parents as other where other.link = {WAITS} and other.child = parents.child);
+  end {BODY}"""
+
 # Let the jobs wait again that were cancelled because of these, which are ready again.
 _RESTORE_CHILDREN = f"""create function {{s}}.restore_children(ids bigint[]) returns setof text {_HEAD}
   declare
@@ -237,10 +248,11 @@ _RESTORE_CHILDREN = f"""create function {{s}}.restore_children(ids bigint[]) ret
     select array_agg(id) from moved into children;
     update {{s}}.parents set link = case when exists (
         select from {{s}}.jobs where jobs.id = parents.parent and jobs.state <> {SUCCEEDED}) then {WAITS} else {DONE} end
-      where child = any(children);
+      where child = any(children) and link <> {IGNORED};
     return query select {{s}}.end_parents(array(
       select distinct parent from {{s}}.parents join {{s}}.jobs on jobs.id = parent and jobs.state > {SUCCEEDED}
       where child = any(children) and link = {WAITS}), false);
+    perform {{s}}.wait_again(array(select id from {{s}}.jobs where id = any(children) and state = {BLOCKED}));
   end {BODY}"""
 
 # These jobs are ready again: block those that have to wait for parents, and let their children wait for them again.
@@ -248,14 +260,13 @@ _RUN_AGAIN = f"""create function {{s}}.run_again(ids bigint[]) returns void {_HE
   declare
     waiting bigint[];
   begin
-    perform from {{s}}.jobs where id in (select parent from {{s}}.parents where child = any(ids))
-      or id in (select child from {{s}}.parents where parent = any(ids)) order by id for no key update;
-    update {{s}}.parents set link = case when exists (
-        select from {{s}}.jobs where jobs.id = parents.parent and jobs.state < {SUCCEEDED}) then {WAITS} else {DONE} end
+    perform {{s}}.wait_again(ids);
+    perform {{s}}.restore_children(ids);
+    perform from {{s}}.jobs where id in (select parent from {{s}}.parents where child = any(ids)) order by id for no key update;
+    update {{s}}.parents set link = coalesce((
+        select case when state < {SUCCEEDED} then {WAITS} when state > {SUCCEEDED} then {IGNORED} end
+        from {{s}}.jobs where jobs.id = parents.parent), {DONE})
       where child = any(ids);
-    update {{s}}.parents set link = {WAITS} where parent = any(ids) and link = {DONE}
-      and exists (select from {{s}}.jobs where jobs.id = parents.child and jobs.state = {BLOCKED})
-      and exists (select from {{s}}.parents as other where other.link = {WAITS} and other.child = parents.child);
     with moved as (
         update {{s}}.jobs set state = {BLOCKED} where id = any(ids) and state = {READY} and exists (
           select from {{s}}.parents where link = {WAITS} and child = jobs.id) returning id, queue, tier),
@@ -263,7 +274,6 @@ _RUN_AGAIN = f"""create function {{s}}.run_again(ids bigint[]) returns void {_HE
     select array_agg(id) from moved into waiting;
     perform {{s}}.give_results(array(select id from unnest(ids) as it(id) where id <> all(coalesce(waiting, '{{}}'))));
     perform {{s}}.acquire_keys(array(select id from unnest(ids) as it(id) where id <> all(coalesce(waiting, '{{}}'))));
-    perform {{s}}.restore_children(ids);
   end {BODY}"""
 
 # Another program may have ended or deleted a parent by plain SQL; and a transaction leaves out what is too much for it.
@@ -290,11 +300,12 @@ PARENT_FUNCTIONS = (
     _END_PARENTS,
     _END_JOBS,
     _LINK_CHILDREN,
+    _WAIT_AGAIN,
     _RESTORE_CHILDREN,
     _RUN_AGAIN,
     _END_LOST_PARENTS,
     """revoke execute on function {s}.lock_children(bigint[]), {s}.headers_with(text, json), {s}.give_results(bigint[]), {s}.resume_children(bigint[]),
       {s}.cancel_children(bigint[], boolean), {s}.end_parents(bigint[], boolean), {s}.end_jobs(bigint[], boolean),
-      {s}.link_children(bigint[], json), {s}.restore_children(bigint[]), {s}.run_again(bigint[]), {s}.end_lost_parents()
+      {s}.link_children(bigint[], json), {s}.wait_again(bigint[]), {s}.restore_children(bigint[]), {s}.run_again(bigint[]), {s}.end_lost_parents()
       from public""",
 )

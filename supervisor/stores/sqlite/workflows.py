@@ -13,6 +13,7 @@ from supervisor.stores.workflows import (
     CANCEL,
     CANCELLED_BY,
     DONE,
+    IGNORED,
     MAX_AT_ONCE,
     ON_FAILED,
     RUN,
@@ -98,11 +99,14 @@ RESTORE = f"""
   update jobs set state = {BLOCKED}, finished_at = null where id in (select value from json_each(?))"""
 WAIT_FOR_UNDONE = f"""
   update parents set link = iif((select state from jobs where id = parent) != {SUCCEEDED}, {WAITS}, {DONE})
-  where child in (select value from json_each(?))"""
+  where child in (select value from json_each(?)) and link != {IGNORED}"""
 ENDED_PARENTS = f"""
   select json_group_array(parent) from (
     select distinct parents.parent from json_each(?) as it cross join parents on parents.child = it.value
     where link = {WAITS} and (select state from jobs where id = parents.parent) > {SUCCEEDED})"""
+IGNORE_NO_LONGER = (
+    f"update parents set link = {DONE} where link = {IGNORED} and parent in (select value from json_each(?))"
+)
 # Children that still wait for others wait for a parent that runs again too.
 WAIT_AGAIN = f"""
   update parents set link = {WAITS}
@@ -111,8 +115,11 @@ WAIT_AGAIN = f"""
     and exists (select 1 from parents as other where other.link = {WAITS} and other.child = parents.child)"""
 # A job that is run again waits for those of its parents that are going to run.
 WAIT_FOR_UNFINISHED = f"""
-  update parents set link = iif((select state from jobs where id = parents.parent) < {SUCCEEDED}, {WAITS}, {DONE})
+  update parents set link = coalesce((
+    select case when state < {SUCCEEDED} then {WAITS} when state > {SUCCEEDED} then {IGNORED} end from jobs where id = parents.parent), {DONE})
   where child in (select value from json_each(?))"""
+STILL_BLOCKED = f"""
+  select json_group_array(it.value) from json_each(?) as it where (select state from jobs where id = it.value) = {BLOCKED}"""
 STILL_WAITING = f"""
   select json_group_array(it.value) from json_each(?) as it
   where exists (select 1 from parents where link = {WAITS} and child = it.value)"""
@@ -179,10 +186,16 @@ class Workflows:
         """Let the children of these jobs, which are ready again, wait for them again. Return those of these jobs that have to wait for
         their own parents, and the jobs that go on."""
         batch = packed(ids)
+        self._wait_again(batch)
+        free = self._restore(ids)
         self._connection.run(WAIT_FOR_UNFINISHED, batch)
-        self._connection.run(WAIT_AGAIN, batch)
         waiting: list[int] = self._connection.json(STILL_WAITING, batch)
-        return waiting, self._restore(ids)
+        return waiting, free
+
+    def _wait_again(self, batch: str) -> None:
+        """Let children that are still blocked wait for these jobs, which are going to run again."""
+        self._connection.run(IGNORE_NO_LONGER, batch)
+        self._connection.run(WAIT_AGAIN, batch)
 
     def _restore(self, ids: Sequence[int]) -> list[int]:
         restored = self._connection.json(TO_RESTORE, packed(ids))
@@ -194,7 +207,9 @@ class Workflows:
             self._connection.counts.add(BLOCKED, queue, tier, n)
         self._connection.run(RESTORE, batch)
         self._connection.run(WAIT_FOR_UNDONE, batch)
-        return self.resolve(self._connection.json(ENDED_PARENTS, batch))
+        free = self.resolve(self._connection.json(ENDED_PARENTS, batch))
+        self._wait_again(packed(self._connection.json(STILL_BLOCKED, batch)))
+        return free
 
     def repair(self) -> list[int]:
         """Return the jobs that go on: they have waited in vain."""
