@@ -16,7 +16,7 @@ import traceback
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from supervisor import Job, hookimpl
+from supervisor import Job, Snooze, hookimpl
 from supervisor import events as happened
 from supervisor.client import tracing
 from supervisor.plugins.failures import from_handler, type_name
@@ -107,6 +107,8 @@ def _started_span(job: Job) -> tuple[Any, Any]:
 
 
 def _note_error(span: Any, error: BaseException) -> None:
+    if isinstance(error, Snooze):  # nothing has failed
+        return
     kind = type(error)
     stack = traceback.TracebackException(kind, error, from_handler(error.__traceback__, globals()), limit=-MAX_FRAMES)
     _note_failure(span, readable(type_name(kind)), str(error), readable("".join(stack.format())))

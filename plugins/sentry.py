@@ -15,7 +15,7 @@ import re
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from supervisor import Job, Reject, Retry, hookimpl
+from supervisor import Job, Reject, Retry, Snooze, hookimpl
 from supervisor import events as happened
 from supervisor.plugins.failures import from_handler, parts_of, type_name
 from supervisor.plugins.importer import readable
@@ -59,7 +59,7 @@ def _fingerprint(handler: str, error: str) -> list[str]:
 
 def _is_reported(job: Job, error: BaseException) -> bool:
     """Whether the worker reports an attempt that has raised this error. The supervisor decides by the same rule: see `_is_left`."""
-    if isinstance(error, asyncio.CancelledError):  # the supervisor knows why
+    if isinstance(error, asyncio.CancelledError | Snooze):  # the supervisor knows why, or nothing has failed
         return False
     parts = parts_of(error)
     is_last = (

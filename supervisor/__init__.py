@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from supervisor.client import Client
     from supervisor.client.async_client import AsyncClient
     from supervisor.errors import JobFailed, JobNotFound, NotAccepted, StoreError, StoreUnavailable, StoreUnsure
-    from supervisor.handlers import Handler, InvalidPayload, JobCancelled, JobTimeout, Reject, Retry, handler
+    from supervisor.handlers import Handler, InvalidPayload, JobCancelled, JobTimeout, Reject, Retry, Snooze, handler
     from supervisor.hooks import Sink, hookimpl
     from supervisor.jobs import Job, NewJob, ParentResultsTooLarge
 
@@ -31,6 +31,7 @@ __all__ = [
     "Reject",
     "Retry",
     "Sink",
+    "Snooze",
     "StoreError",
     "StoreUnavailable",
     "StoreUnsure",
@@ -42,7 +43,7 @@ _MODULES = {
     "client": ("Client",),
     "client.async_client": ("AsyncClient",),
     "errors": ("JobFailed", "JobNotFound", "NotAccepted", "StoreError", "StoreUnavailable", "StoreUnsure"),
-    "handlers": ("Handler", "InvalidPayload", "JobCancelled", "JobTimeout", "Reject", "Retry", "handler"),
+    "handlers": ("Handler", "InvalidPayload", "JobCancelled", "JobTimeout", "Reject", "Retry", "Snooze", "handler"),
     "hooks": ("Sink", "hookimpl"),
     "jobs": ("Job", "NewJob", "ParentResultsTooLarge"),
 }

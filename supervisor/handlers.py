@@ -1,17 +1,21 @@
-"""The names that plugin authors write handlers with: @handler, Retry, Reject."""
+"""The names that plugin authors write handlers with: @handler, Retry, Reject, Snooze."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, TypeVar, overload
 
 from supervisor.text.names import did_you_mean_or_all
+from supervisor.text.units import format_duration, parse_duration
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MARK = "__supervisor_handler__"
+MAX_SNOOZES = 1000
+"""So often may a job snooze that has no other limit."""
 
 
 class Retry(Exception):
@@ -27,6 +31,25 @@ class Retry(Exception):
 
 class Reject(Exception):
     """Raised by a handler if no attempt can succeed: the job becomes a dead letter at once, whatever retries are left."""
+
+
+class Snooze(Exception):
+    """Raised by a handler to run again after `delay`, without a failure: no retry is counted.
+
+    `delay` is seconds or a duration such as "30s". A job may snooze `max_snoozes` times, and never past `until`, an aware datetime.
+    Without either of them it may 1000 times. A snooze past its limit is a failed attempt, as if the handler had raised any other
+    exception. Raises ValueError or TypeError if an argument is wrong.
+    """
+
+    def __init__(self, delay: float | str, *, max_snoozes: int | None = None, until: datetime | None = None) -> None:
+        self.delay = parse_duration(delay)
+        if max_snoozes is not None and (type(max_snoozes) is not int or not 0 <= max_snoozes < 1 << 31):
+            raise ValueError(f"max_snoozes: expected a whole number from 0 to 2**31 - 1, got {max_snoozes!r}")
+        if until is not None and (not isinstance(until, datetime) or until.tzinfo is None):
+            raise TypeError(f"until: expected a datetime with a time zone, got {until!r}")
+        self.max_snoozes = MAX_SNOOZES if max_snoozes is None and until is None else max_snoozes
+        self.until = until
+        super().__init__(f"for {format_duration(self.delay)}")
 
 
 class JobTimeout(BaseException):
@@ -46,7 +69,8 @@ class Handler:
     """A function that runs jobs, and its options as written; None leaves an option to the configuration.
 
     Durations are seconds or text such as "30s"; those that may be no limit may be "none". `backoff` is a mapping with
-    the keys of `retry.backoff`, and `rlimits` one with those of `handlers.<name>.rlimits`. A job that raises one of the exceptions in `never_retry` becomes a dead letter at once. `queue`
+    the keys of `retry.backoff`, and `rlimits` one with those of `handlers.<name>.rlimits`. `schedule` is a cron
+    expression, or a mapping with the keys of `schedules.<name>`. A job that raises one of the exceptions in `never_retry` becomes a dead letter at once. `queue`
     and `priority` are those of jobs that are enqueued by the function.
     """
 
@@ -64,6 +88,7 @@ class Handler:
     priority: int | None = None
     nice: int | None = None
     rlimits: dict[str, Any] | None = None
+    schedule: str | dict[str, Any] | None = None
 
 
 OPTIONS = tuple(name for name in Handler.__slots__ if name not in ("name", "function"))
@@ -102,6 +127,7 @@ def handler(
     priority: int | None = None,
     nice: int | None = None,
     rlimits: dict[str, Any] | None = None,
+    schedule: str | dict[str, Any] | None = None,
 ) -> Callable[[Function], Function]: ...
 def handler(function: Any = None, /, **options: Any) -> Any:
     """Mark a function as the handler of the jobs with its name, or with `name` if one is given.

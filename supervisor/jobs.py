@@ -3,7 +3,7 @@
     enqueue ──► scheduled ──due──► ready ──claim──► in_flight ──┬──► succeeded
                     ▲                ▲                          ├──► failed     (dead letter: pending ──► delivered)
                     │                └────── release ───────────┤
-                    └──────── retry (backoff) ──────────────────┘
+                    └──────── retry (backoff), snooze ──────────┘
                 blocked (it waits for other jobs) ──► scheduled or ready
                 blocked, scheduled, ready, in_flight ──cancel──► cancelled
                 succeeded, failed, cancelled ──redrive (operator)──► ready
@@ -347,11 +347,21 @@ class Failure:
 
 
 class Kind(StrEnum):
-    """The ways in which an attempt ends."""
+    """The ways in which an attempt ends. SNOOZED: the handler asked to be run again later, by Snooze."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     RELEASED = "released"
+    SNOOZED = "snoozed"
+
+
+class SnoozeLimit(NamedTuple):
+    """How often a job may snooze, and the time (microseconds since the epoch) past which it may not; None is no limit. `failure` is that
+    of the attempt if it is past the limit."""
+
+    most: int | None
+    until: int | None
+    failure: Failure
 
 
 class Outcome(NamedTuple):
@@ -362,6 +372,7 @@ class Outcome(NamedTuple):
     seconds, or READY at once. `counted` adds one to the retries of the job. `dead_letter` makes it a dead letter:
     a delivered one if the supervisor has no sinks.
     `seen` is set by recovery only: the deadline of the lease as observed, which must be unchanged for the settle to be accepted.
+    `snooze` is the limit of a snooze, whose delay is in `retry_after`.
     """
 
     lease: Lease
@@ -376,6 +387,7 @@ class Outcome(NamedTuple):
     counted: bool = False
     dead_letter: bool = False
     seen: int | None = None
+    snooze: SnoozeLimit | None = None
 
 
 OUTCOME_LEASE: Final = 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Hashable
+from dataclasses import replace
 from math import inf
 
 from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome
+from supervisor.text.units import counted, iso
 
 SUSPECT, SOLE_SUSPECT = 2, 4
 """From the first `expired_count` on, a job is a suspect: it may have ended its supervisor. From the second on, it is tried alone, and
@@ -117,6 +119,8 @@ def decide(
         return outcome._replace(state=JobState.SUCCEEDED)
     if outcome.kind is Kind.RELEASED:
         return outcome._replace(state=JobState.SCHEDULED if outcome.delay > 0 else JobState.READY)
+    if outcome.kind is Kind.SNOOZED:
+        return outcome._replace(state=JobState.SCHEDULED, delay=outcome.retry_after or 0.0)
     lease, failure = outcome.lease, outcome.failure
     final = not outcome.retryable or (failure is not None and failure.cause in FINAL_CAUSES)
     if final or lease.retries >= lease.policy.max_retries:
@@ -132,6 +136,34 @@ def _delay(outcome: Outcome, random: Random, ready: int, within_budget: Callable
     if outcome.retry_after is not None:
         return outcome.retry_after
     return jittered(backoff, ceiling(backoff, outcome.lease.retries + 1, ready), random)
+
+
+def limited_snooze(outcome: Outcome, snoozes: int, now: float) -> Outcome:
+    """Return the outcome of a snooze, or, if that is past its limit, the failed attempt in its place, which is still to be
+    decided. The job has snoozed `snoozes` times before; `now` is seconds by the store's clock."""
+    if outcome.snooze is None:
+        return outcome
+    most, until, failure = outcome.snooze
+    if most is not None and snoozes >= most:
+        why = f"it has snoozed {counted(snoozes, 'time')}, the most that max_snoozes={most} allows"
+    elif until is not None and (now + (outcome.retry_after or 0.0)) * 1e6 > until:
+        why = f"the snooze {failure.message} would end after until={iso(until)}"
+    else:
+        return outcome
+    return Outcome(outcome.lease, Kind.FAILED, took=outcome.took, failure=replace(failure, message=why))
+
+
+def refused_outcome(outcome: Outcome, error: BaseException) -> Outcome:
+    """Return the outcome to settle in place of one that the store refused. It has no text of the job."""
+    failure = Failure(
+        Cause.REFUSED,
+        type="Refused",
+        message=f"the store refused the outcome ({outcome.kind.value}): {type(error).__name__}: {error}",
+        attempt=outcome.lease.attempt,
+    )
+    if outcome.failure is not None:
+        failure = replace(failure, host=outcome.failure.host, pid=outcome.failure.pid)
+    return Outcome(outcome.lease, Kind.FAILED, took=outcome.took, failure=failure)
 
 
 def expired_lease_outcome(lease: Lease, *, alone: bool, deadline: int, message: str) -> Outcome:

@@ -31,6 +31,7 @@ COMMANDS = (
     "jobs",
     "dlq",
     "queues",
+    "schedules",
     "plugins",
     "copy",
     "bench",

@@ -97,7 +97,9 @@ def _print_failure(report: SourceReport, level: str) -> None:
 
 def _report(kind: str, error: Error) -> None:
     _echo_traceback(error["traceback"])
-    if kind == "rejected" or not error.get("retryable", True):
+    if kind == "snoozed":
+        effect = "a job would run again then, with no retry counted"
+    elif kind == "rejected" or not error.get("retryable", True):
         effect = "a job would fail for good"
     else:
         after = format_duration(error["after"]) if "after" in error else "its backoff"

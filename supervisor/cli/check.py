@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -13,7 +14,7 @@ import click
 from supervisor.cli.context import code_of, current_context, echo, load_settings
 from supervisor.cli.exit_codes import MISTAKE, UNAVAILABLE
 from supervisor.cli.options import config_option
-from supervisor.cli.plugin_scan import load_hooks, location, scan
+from supervisor.cli.plugin_scan import load_hooks, location, misfits, scan
 from supervisor.cli.render import print_block
 from supervisor.cli.store_access import is_absent, private_files, use_store
 from supervisor.config.contradictions import handler_problems, url_problem
@@ -21,6 +22,7 @@ from supervisor.config.diagnostics import is_spoiled
 from supervisor.config.document import Keys
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.misspelt import doubtful_queues, unknown_handlers
+from supervisor.config.schedules_in_force import schedule_warnings, schedules_of
 from supervisor.config.settings import DlqSettings, Settings
 from supervisor.config.without_effect import without_effect
 from supervisor.dead_letters.file_sink import FileSink
@@ -28,11 +30,12 @@ from supervisor.dead_letters.opening import BuiltInSinks, SinkBuilder, close_sin
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
+from supervisor.schedules.fire_times import MICROSECONDS
 from supervisor.stores.protocol import Describes, Store, WithRights
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.transfer import Transferable, closed_message
 from supervisor.text.os_errors import not_writable
-from supervisor.text.units import counted
+from supervisor.text.units import counted, iso
 from supervisor.threads import start_thread
 from supervisor.workers.blame import HOST
 from supervisor.workers.system import descriptors
@@ -79,6 +82,8 @@ def _check_code(settings: Settings, mistakes: _Mistakes) -> bool:
         return False
     _check_plugins(settings, reports, mistakes)
     _check_handlers(settings, reports, mistakes)
+    if not mistakes.any:
+        _check_schedules(settings, reports, mistakes)
     _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), mistakes)
     return True
 
@@ -89,6 +94,10 @@ class _Mistakes:
     def __init__(self) -> None:
         self._number = 0
         self._unavailable = False
+
+    @property
+    def any(self) -> bool:
+        return self._number > 0
 
     def add(self, *errors: str) -> None:
         self._number += len(errors)
@@ -146,8 +155,23 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
         mistakes.add(*(f"{info.file}:{info.line}: {problem}" for problem in handler_problems(settings, info)))
     known = {info.name for info in handlers}
     mistakes.add(*unknown_handlers(settings, known))
-    for warning in (*doubtful_queues(settings), *without_effect(settings, handlers)):
+    warnings = (*doubtful_queues(settings), *schedule_warnings(settings, known), *without_effect(settings, handlers))
+    for warning in warnings:
         echo(f"Warning: {warning}", err=True)
+
+
+def _check_schedules(settings: Settings, reports: list[SourceReport], mistakes: _Mistakes) -> None:
+    """Print when each schedule fires, and check its payload by the parameters of its handler. The plugins are imported again only if
+    there are both."""
+    handlers = {info.name: info for report in reports for info in report.handlers}
+    schedules = schedules_of(settings, handlers).values()
+    for it in schedules:
+        next_at = iso(it.timing.after(round(time.time() * MICROSECONDS))) or "none"
+        echo(f"schedule: {it.name}: {it.handler}, {it.timing.text}; the next time from now is {next_at}")
+    typed = {name for name, info in handlers.items() if info.schema is not None}
+    found = [it for it in schedules if it.handler in typed]
+    for place, message in misfits(settings, [(it.handler, it.payload) for it in found]) if found else ():
+        mistakes.add(f"schedule {found[place].name!r}: handler {found[place].handler!r}: {message}")
 
 
 def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes) -> None:

@@ -8,13 +8,23 @@ from typing import Any
 
 import click
 
+from supervisor.cli.by_filter import change_matching, is_on_terminal
 from supervisor.cli.context import UserMistake, load_settings
 from supervisor.cli.exit_codes import DONE
-from supervisor.cli.job_output import change_jobs, print_job, print_jobs, print_missing_sinks
+from supervisor.cli.job_filter import (
+    change_options,
+    filter_options,
+    refuse_mixture,
+    take_changes,
+    take_filter_of_dead_letters,
+)
+from supervisor.cli.job_list import before_option, print_page
+from supervisor.cli.job_output import change_jobs, print_job, print_missing_sinks
 from supervisor.cli.options import COUNT, SuggestingGroup, config_option, force_option, json_option, limit_option
-from supervisor.cli.store_access import once_available, use_store
+from supervisor.cli.store_access import once_available, opened_store, use_store
 from supervisor.cli.topic_redrive import TopicOptions, redrive_topic
 from supervisor.config.settings import Settings
+from supervisor.stores.by_filter import DEAD_LETTER_STATES
 from supervisor.stores.protocol import Store
 from supervisor.stores.waiting import with_reasons
 from supervisor.text.names import did_you_mean_or_all
@@ -29,18 +39,19 @@ def dlq() -> None:
 
 @dlq.command("list")
 @config_option
+@filter_options(DEAD_LETTER_STATES, "dead letters")
+@before_option
 @limit_option
 @json_option
-def list_dead_letters(limit: int, as_json: bool) -> None:
-    """List dead letters, newest first."""
-    settings = load_settings()
-    print_jobs(
-        settings,
-        lambda store: store.list_jobs(dead_letter="any", limit=limit, brief=not as_json),
-        as_json,
-        _empty(settings),
-        None if as_json else lambda store: print_missing_sinks(settings, once_available(store.stats)["sinks"]),
-    )
+def list_dead_letters(before: str | None, limit: int, as_json: bool, **options: Any) -> None:
+    """List dead letters, the newest first. If there are more, the command for the next page is on standard error."""
+    settings, given = load_settings(), take_filter_of_dead_letters(options)
+    empty = "no such dead letters" if given.options or before else _empty(settings)
+    of_any = given._replace(where=given.where._replace(dead_letter=given.where.dead_letter or "any"))
+    with opened_store(settings) as store:
+        print_page(store, ("dlq", "list"), of_any, before, limit, as_json=as_json, empty=empty)
+        if not as_json:
+            print_missing_sinks(settings, once_available(store.stats)["sinks"])
 
 
 def _empty(settings: Settings) -> str:
@@ -67,38 +78,53 @@ def show(id: int, as_json: bool) -> None:
 
 @dlq.command()
 @config_option
-@click.argument("ids", nargs=-1, type=COUNT, metavar="[ID...]")
+@change_options(DEAD_LETTER_STATES, "dead letters")
 @click.option("--all", "everything", is_flag=True, help="All dead letters.")
 @force_option
 @click.option(
     "--from-topic", metavar="TOPIC", help="Instead, send the dead letters of this Kafka topic to their sources."
 )
 @click.option("--to", metavar="TOPIC", help="Send those of --from-topic to this topic.")
-@click.option("--limit", type=COUNT, help="Send this number of records at most.")
-@click.option("--dry-run", is_flag=True, help="Only count the records that would be sent.")
 @click.option("--bootstrap", metavar="HOST:PORT", help="Brokers of --from-topic, in place of those of the config.")
-def redrive(ids: Sequence[int], everything: bool, force: bool, **topic: Any) -> int:
+def redrive(
+    ids: Sequence[int], everything: bool, force: bool, from_topic: str | None, to: str | None, bootstrap: str | None,
+    **options: Any,
+) -> int:  # fmt: skip
     """Run dead letters again: their retries start at 0, their history is kept.
 
-    With --from-topic, send the records in a dead-letter topic of Kafka to the topics that they came from.
+    They are those with these ids, all that match a filter, or all. With --from-topic, send the records in a dead-letter topic of Kafka to
+    the topics that they came from.
     """
-    options = TopicOptions(**topic)
-    if options.from_topic is not None:
-        if ids or everything or force:
-            raise click.UsageError("expected no ids, --all or --force beside --from-topic")
-        return redrive_topic(options)
-    if options.given:
-        raise click.UsageError(f"expected {options.given[0]} only beside --from-topic")
-    if everything == bool(ids):
-        raise click.UsageError("expected the ids of dead letters, or --all")
+    given, changes = take_filter_of_dead_letters(options), take_changes(options, force=force)
+    topic = TopicOptions(from_topic, to, changes.limit, changes.dry_run, bootstrap)
+    if from_topic is not None:
+        if ids or everything or force or changes.yes or given.options:
+            raise click.UsageError("expected no ids, no filter, --all, --force or --yes beside --from-topic")
+        return redrive_topic(topic)
+    if topic.only_for_topics:
+        raise click.UsageError(f"expected {topic.only_for_topics[0]} only beside --from-topic")
+    if everything and (ids or given.options or changes.given):
+        raise click.UsageError("expected the ids of dead letters, or --all, or a filter")
+    if not everything:
+        refuse_mixture(ids, given, changes, "the ids of dead letters, or --all")
+    if given.options:
+        return change_matching("redrive", given.where, changes, "redriven")
     return change_jobs("redriven", lambda store: store.redrive(ids or None, force=force), empty="no dead letters")
 
 
 @dlq.command()
 @config_option
+@change_options(DEAD_LETTER_STATES, "dead letters")
 @force_option
-def purge(force: bool) -> int:
-    """Delete all dead letters."""
+def purge(ids: Sequence[int], force: bool, **options: Any) -> int:
+    """Delete all dead letters, those with these ids, or all that match a filter."""
+    given, changes = take_filter_of_dead_letters(options), take_changes(options, force=force)
+    if ids or given.options:
+        refuse_mixture(ids, given, changes)
+    if ids:
+        return change_jobs("purged", lambda store: store.purge(force=force, ids=ids))
+    if given.options or changes.given or is_on_terminal():
+        return change_matching("purge", given.where, changes, "purged")
     return change_jobs("purged", lambda store: store.purge(force=force), empty="no dead letters")
 
 

@@ -95,7 +95,11 @@ class DrainReport:
 
     def line(self) -> str:
         """Return the counts so far."""
-        parts = [f"{self._counts[name]} {name}" for name in ("succeeded", "failed", "retried") if self._counts[name]]
+        parts = [
+            f"{self._counts[name]} {name}"
+            for name in ("succeeded", "failed", "retried", "snoozed")
+            if self._counts[name]
+        ]
         if delivered := len(self._dead_letters):
             parts.append(counted(delivered, "dead letter"))
         return ", ".join(parts) or ("no job has ended" if self._code else "no jobs")
@@ -150,6 +154,8 @@ class DrainReport:
                     self._failures.append(_failure_line(outcome))
             elif outcome.kind is Kind.FAILED:
                 self._counts["retried"] += 1
+            elif outcome.kind is Kind.SNOOZED:
+                self._counts["snoozed"] += 1
         if self._unserved:
             self._remove_served(outcomes)
 

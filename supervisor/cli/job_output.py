@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -22,7 +22,7 @@ from supervisor.cli.render import (
     print_json,
     print_table,
 )
-from supervisor.cli.store_access import once_available, opened_store, use_store
+from supervisor.cli.store_access import use_store
 from supervisor.config.settings import Settings
 from supervisor.events import SinkMissing
 from supervisor.jobs import JobState
@@ -31,7 +31,7 @@ from supervisor.stores.records import OperatorResult
 from supervisor.text.units import counted, format_duration
 
 COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead letter", "missing sinks", "last error")
-FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "max_retries", "dead_letter")
+FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "max_retries", "snoozes", "dead_letter")
 TIMES = ("created_at", "due_at", "started_at", "finished_at")
 ERROR_FIELDS = ("signal", "exit_code", "peak_memory", "oom_suspected", "heartbeat_age", "host", "pid")
 ERROR_BLOCKS = ("traceback", "stack", "stderr")
@@ -39,31 +39,16 @@ MAX_RELATIVES = 20  # parents, and children, in the tree of a workflow
 MAX_REFUSED = 20  # refused jobs named in the message
 
 
-def print_jobs(
-    settings: Settings,
-    find: Callable[[Store], Iterator[dict[str, Any]]],
-    as_json: bool,
-    empty: str,
-    then: Callable[[Store], None] | None = None,
-) -> None:
-    """Print a table of the jobs as they are read, or one JSON object per line. `empty` is printed instead of a table without rows.
-    `then` is called at last."""
-    with opened_store(settings) as store:
-        jobs = once_available(lambda: find(store))
-        if as_json:
-            for job in jobs:
-                print_json(job)
-        elif not print_table(COLUMNS, map(_row, jobs)):
-            click.echo(empty)
-        if then is not None:
-            then(store)
+def print_rows(jobs: Iterable[dict[str, Any]]) -> bool:
+    """Print a table of the jobs, and return whether there are any."""
+    return print_table(COLUMNS, map(_row, jobs))
 
 
 def print_job(job: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(job)
         return
-    fields = {name: job.get(name) for name in FIELDS}
+    fields = {name: job.get(name) for name in FIELDS} | {"snoozes": job["snoozes"] or None}
     times = {name: f"{job[name]}  ({(due if name == 'due_at' else ago)(job[name])})" for name in TIMES if job.get(name)}
     waiting = current_context().mask(job.get("waiting_because") or "")
     missing = ", ".join(job["missing_sinks"])

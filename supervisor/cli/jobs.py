@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
+from supervisor.cli.by_filter import change_matching
 from supervisor.cli.context import UserMistake, echo, load_settings
 from supervisor.cli.follow import follow
-from supervisor.cli.job_output import change_jobs, print_job, print_jobs
+from supervisor.cli.job_filter import change_options, filter_options, refuse_mixture, take_changes, take_filter
+from supervisor.cli.job_list import before_option, print_page
+from supervisor.cli.job_output import MAX_REFUSED, change_jobs, print_job
 from supervisor.cli.options import (
     COUNT,
     SuggestingGroup,
     config_option,
     force_option,
-    job_ids,
     json_option,
     limit_option,
-    name_of,
-    read_with,
 )
 from supervisor.cli.store_access import opened_store, use_store
 from supervisor.cli.wait import wait
 from supervisor.jobs import JobState
+from supervisor.stores.by_filter import COMMANDS
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import OperatorResult
 from supervisor.stores.waiting import still_runs, with_reasons
@@ -44,26 +45,18 @@ def jobs() -> None:
 
 @jobs.command("list")
 @config_option
-@click.option("--state", type=click.Choice([state.value for state in JobState]), help="Only jobs in this state.")
-@click.option("--queue", metavar="NAME", callback=read_with(name_of), help="Only jobs of this queue.")
-@click.option("--handler", metavar="NAME", callback=read_with(name_of), help="Only jobs for this handler.")
+@filter_options(state.value for state in JobState)
+@before_option
 @limit_option
 @json_option
-def list_jobs(state: str | None, queue: str | None, handler: str | None, limit: int, as_json: bool) -> None:
-    """List jobs, newest first."""
-    wanted = JobState(state) if state else None
-
-    def jobs_of(store: Store) -> Iterator[dict[str, Any]]:
-        found = store.list_jobs(state=wanted, queue=queue, handler=handler, limit=limit, brief=not as_json)
-        return with_reasons(store, found) if as_json else found
-
-    filtered = state or queue or handler
-    print_jobs(
-        load_settings(),
-        jobs_of,
-        as_json,
-        "no such jobs" if filtered else "no jobs yet: supervisor enqueue HANDLER [JSON]",
-    )
+def list_jobs(before: str | None, limit: int, as_json: bool, **options: Any) -> None:
+    """List jobs, the newest first. If there are more, the command for the next page is on standard error."""
+    given = take_filter(options)
+    empty = "no such jobs" if given.options or before else "no jobs yet: supervisor enqueue HANDLER [JSON]"
+    with opened_store(load_settings()) as store:
+        print_page(
+            store, ("jobs", "list"), given, before, limit, as_json=as_json, empty=empty, read=with_reasons
+        )  # fmt: skip
 
 
 @jobs.command()
@@ -92,20 +85,32 @@ jobs.add_command(wait)
 
 @jobs.command()
 @config_option
-@job_ids
-def cancel(ids: Sequence[int]) -> int:
-    """Cancel jobs. The worker of a running job is killed."""
+@change_options(COMMANDS["cancel"].states)
+def cancel(ids: Sequence[int], **options: Any) -> int:
+    """Cancel jobs: those with these ids, or all that match a filter. The worker of a running job is killed."""
+    given, changes = take_filter(options), take_changes(options)
+    refuse_mixture(ids, given, changes)
     warnings: list[str] = []
+    status: list[dict[str, Any]] = []  # from before: a supervisor that is not seen is soon left out
+
+    def look(store: Store) -> None:
+        status[:] = [store.stats()]
+
+    def warn(result: OperatorResult) -> None:
+        running = [id for id, state in result.changed.items() if ids or state is JobState.IN_FLIGHT]
+        reasons = {id: still_runs(id, status[0]) for id in running[: max(0, MAX_REFUSED - len(warnings))]}
+        warnings.extend(f"Warning: job {id} is cancelled, and {reason}" for id, reason in reasons.items() if reason)
 
     def change(store: Store) -> OperatorResult:
-        status = store.stats()  # from before: a supervisor that is not seen is soon left out
+        look(store)
         result = store.cancel(ids)
-        reasons = {id: still_runs(id, status) for id in result.changed}
-        warnings.extend(f"Warning: job {id} is cancelled, and {reason}" for id, reason in reasons.items() if reason)
+        warn(result)
         return result
 
     try:
-        return change_jobs("cancelled", change)
+        if ids:
+            return change_jobs("cancelled", change)
+        return change_matching("cancel", given.where, changes, "cancelled", before=look, each=warn)
     finally:
         for warning in warnings:
             echo(warning, err=True)
@@ -113,19 +118,30 @@ def cancel(ids: Sequence[int]) -> int:
 
 @jobs.command()
 @config_option
-@job_ids
+@change_options(COMMANDS["retry"].states)
 @click.option(
     "--force", is_flag=True, help="Include succeeded jobs, and jobs with a dead letter that some sink still lacks."
 )
-def retry(ids: Sequence[int], force: bool) -> int:
-    """Make scheduled jobs due now, and run failed and cancelled jobs again."""
-    return change_jobs(RETRIED, lambda store: store.retry(ids, force=force))
+def retry(ids: Sequence[int], force: bool, **options: Any) -> int:
+    """Make scheduled jobs due now, and run failed and cancelled jobs again.
+
+    They are those with these ids, or all that match a filter. Without --state, a filter is for failed jobs.
+    """
+    given, changes = take_filter(options), take_changes(options, force=force)
+    refuse_mixture(ids, given, changes)
+    if ids:
+        return change_jobs(RETRIED, lambda store: store.retry(ids, force=force))
+    return change_matching("retry", given.where, changes, RETRIED)
 
 
 @jobs.command()
 @config_option
-@job_ids
+@change_options(COMMANDS["delete"].states)
 @force_option
-def delete(ids: Sequence[int], force: bool) -> int:
-    """Delete jobs that are not running."""
-    return change_jobs("deleted", lambda store: store.delete(ids, force=force))
+def delete(ids: Sequence[int], force: bool, **options: Any) -> int:
+    """Delete jobs that are not running: those with these ids, or all that match a filter."""
+    given, changes = take_filter(options), take_changes(options, force=force)
+    refuse_mixture(ids, given, changes)
+    if ids:
+        return change_jobs("deleted", lambda store: store.delete(ids, force=force))
+    return change_matching("delete", given.where, changes, "deleted")

@@ -28,8 +28,9 @@ class TopicOptions(NamedTuple):
     bootstrap: str | None
 
     @property
-    def given(self) -> list[str]:
-        return [f"--{name.replace('_', '-')}" for name, value in self._asdict().items() if value not in (None, False)]
+    def only_for_topics(self) -> list[str]:
+        """The options that were given, and are for records in a topic only."""
+        return [name for name, value in (("--to", self.to), ("--bootstrap", self.bootstrap)) if value is not None]
 
 
 def redrive_topic(options: TopicOptions) -> int:

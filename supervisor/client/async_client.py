@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from supervisor.client import tracing
+from supervisor.client.by_filter import ByFilter, Change
 from supervisor.client.client import Client, Enqueuer
 from supervisor.client.ended_jobs import Wait, value_of
 from supervisor.client.new_jobs import AnyJob
@@ -26,7 +27,7 @@ from supervisor.stores.records import EnqueueRow
 Answer = TypeVar("Answer")
 
 
-class AsyncClient(Enqueuer[Coroutine[Any, Any, int]]):
+class AsyncClient(Enqueuer[Coroutine[Any, Any, int]], ByFilter[Coroutine[Any, Any, int]]):
     """A Client whose calls are awaited; the arguments are the same. They run one by one, in a thread of the client.
 
     A call whose task is cancelled goes on in the thread: the job may be enqueued all the same.
@@ -80,6 +81,9 @@ class AsyncClient(Enqueuer[Coroutine[Any, Any, int]]):
     async def cancel(self, id: int) -> bool:
         """Cancel the job, and return whether this call did it, as Client.cancel does."""
         return await self._run(self._client.cancel, id)
+
+    async def _change_jobs(self, change: Change) -> int:
+        return await self._run(change.run, self._client._ask)
 
     async def result(self, id: int, timeout: float | str | None = None) -> Any:
         """Wait until the job has ended, and return its result or raise an error, as Client.result does. All tasks that wait share the

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from supervisor.client import replacement, tracing
+from supervisor.client.by_filter import ChangesJobs
 from supervisor.client.ended_jobs import Wait, ended_jobs, value_of
 from supervisor.client.new_jobs import AnyJob, Options, batch_of, checked, enqueue_row
 from supervisor.client.store_access import StoreAccess
@@ -95,7 +96,7 @@ class WithOptions(Generic[Id]):
         return self._enqueuer._enqueue_one(enqueue_row(settings, {**job, **self._options}), self._connection)
 
 
-class Client(Enqueuer[int]):
+class Client(Enqueuer[int], ChangesJobs):
     """A connection to the store of `url`, of given Settings, or of the configuration that the command line would find.
 
     It connects on first use in a process, and again after a fork: in the child, and to a SQLite file in the parent too. It is

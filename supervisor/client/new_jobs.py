@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from operator import attrgetter
 from typing import Any, NoReturn, SupportsIndex, TypedDict
 
@@ -17,7 +17,7 @@ from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 from supervisor.text.strict_json import MAX_INTEGER, NotJSON, encode
-from supervisor.text.units import parse_duration
+from supervisor.text.units import microseconds_of, parse_duration
 
 AnyJob = NewJob | Mapping[str, Any] | tuple[str, Any]
 
@@ -25,7 +25,6 @@ _KEYS = tuple(field.name for field in fields(NewJob))
 _all_fields = attrgetter(*_KEYS)
 _WITHOUT_EXTRAS = len(_KEYS) - len(Extras._fields)
 _NO_EXTRAS = _all_fields(NewJob(""))[_WITHOUT_EXTRAS:]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Options(TypedDict, total=False):
@@ -192,7 +191,7 @@ def _moment(value: Any) -> int:
             _wrong("at", "a time such as 2030-01-31T09:30:00+01:00", value)
     if not isinstance(moment, datetime) or moment.tzinfo is None:
         _wrong("at", "a time with a time zone, such as 2030-01-31T09:30:00+01:00", value)
-    return (moment - _EPOCH) // timedelta(microseconds=1)
+    return microseconds_of(moment)
 
 
 def _backoff(value: Any) -> Backoff:

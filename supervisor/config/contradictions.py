@@ -14,6 +14,7 @@ from supervisor.config.document import Keys
 from supervisor.config.kafka import KAFKA
 from supervisor.config.kafka_contradictions import kafka_contradictions
 from supervisor.config.retries import NO_FACTOR, BackoffSettings
+from supervisor.config.schedules_in_force import handler_schedule_problem, schedule_contradictions
 from supervisor.config.settings import DEFAULT_QUEUE, CountSettings, Settings
 from supervisor.handlers import HandlerInfo
 from supervisor.text.names import did_you_mean
@@ -59,7 +60,7 @@ def add_contradictions(findings: Findings, settings: Settings) -> None:
     """Add the contradictions between keys that have no other problem."""
     wrong = [problem.path for problem in findings.problems]
     checks = _store, _heartbeats, _soft_timeouts, _memory, _groups, _backoffs, _sinks, _sink_files, _http
-    for check in (*checks, kafka_contradictions):
+    for check in (*checks, kafka_contradictions, schedule_contradictions):
         for found in check(settings):
             if not any(touches(path, wrong) for path in (found.path, *found.involved)):
                 findings.wrong(found.path, found.message, secret=found.secret)
@@ -194,6 +195,8 @@ def handler_problems(settings: Settings, info: HandlerInfo) -> list[str]:
     if info.is_async and resolved.resources:
         key = next(iter(resolved.resources))
         problems.append(f"handler {info.name!r}: {key}: expected a plain function: async jobs share one process")
+    if problem := handler_schedule_problem(settings, info):
+        problems.append(f"handler {info.name!r}: schedule: {problem}")
     return problems
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
+from supervisor.config.schedules_in_force import schedule_warnings
 from supervisor.config.settings import DEFAULT_QUEUE, Settings
 from supervisor.text.names import did_you_mean
 
 
 def name_warnings(settings: Settings, handlers: Collection[str]) -> list[str]:
     """Return a warning for each doubtful name; `handlers` are those of the plugins."""
-    return [*unknown_handlers(settings, handlers), *doubtful_queues(settings)]
+    return [*unknown_handlers(settings, handlers), *doubtful_queues(settings), *schedule_warnings(settings, handlers)]
 
 
 def unknown_handlers(settings: Settings, handlers: Collection[str]) -> list[str]:
@@ -69,9 +70,17 @@ def doubtful_queues(settings: Settings) -> list[str]:
 def named_queues(settings: Settings) -> set[str]:
     """Return the queues that keys of the config name."""
     of_handlers = {handler.queue for handler in settings.handlers.values() if handler.queue}
+    of_schedules = {schedule.queue for schedule in settings.schedules.values() if schedule.queue}
     of_groups = (group.queues for group in settings.workers.groups.values())
     topics = settings.store.kafka.topics if settings.store.kafka else ()
-    return {DEFAULT_QUEUE, *settings.queues, *(settings.workers.queues or ()), *of_handlers, *topics}.union(*of_groups)
+    return {
+        DEFAULT_QUEUE,
+        *settings.queues,
+        *(settings.workers.queues or ()),
+        *of_handlers,
+        *of_schedules,
+        *topics,
+    }.union(*of_groups)
 
 
 def _hint(queue: str, others: Collection[str]) -> str:

@@ -26,6 +26,7 @@ from supervisor.config.kafka import (
     topic_suffix,
 )
 from supervisor.config.retries import BackoffSettings, RetrySettings
+from supervisor.config.schedules import ScheduleSettings
 from supervisor.config.section import ByName, ListOf, One, OneOr, OneOrNone, Place, Section, given, reporting, setting
 from supervisor.errors import ConfigError
 from supervisor.handlers import HandlerInfo
@@ -306,6 +307,7 @@ class Settings(Section):
     retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
     queues: Mapping[str, QueueSettings] = setting(ByName(QueueSettings), default_factory=dict)
     handlers: Mapping[str, HandlerSettings] = setting(ByName(HandlerSettings), default_factory=dict)
+    schedules: Mapping[str, ScheduleSettings] = setting(ByName(ScheduleSettings), default_factory=dict)
     dlq: DlqSettings = setting(One(DlqSettings), default=DlqSettings())
     shutdown: ShutdownSettings = setting(One(ShutdownSettings), default=ShutdownSettings())
     retention: RetentionSettings = setting(One(RetentionSettings), default=RetentionSettings())

@@ -21,6 +21,8 @@ MAX_DEPTH = 40
 
 _TAG = "tag:yaml.org,2002:"
 _DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_STAR = re.compile(r"[:,\[]\s+\*(?![\w-])")
+"""A value that is no alias, as a cron expression is."""
 _INF_OR_NAN = re.compile(r"\.(inf|nan)\Z", re.IGNORECASE)
 _BOOLEANS = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 _NULL = frozenset({"", "~", "null"})
@@ -92,6 +94,8 @@ def _syntax_error(error: yaml.MarkedYAMLError, text: str) -> _Unreadable:
     if "\t" in written[: len(written) - len(written.lstrip())]:
         return _Unreadable("a tab at the start of the line: YAML indents with spaces", line)
     hint = '; inside [ ] or { } write "${NAME}" in quotes' if "${" in written else ""
+    if _STAR.search(written):
+        hint = '; write a value that begins with * in quotes, such as "*/5 * * * *"'
     return _Unreadable(f"not YAML: {error.problem or error.context}{hint}", line)
 
 

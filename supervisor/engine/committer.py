@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import NamedTuple
@@ -16,12 +16,14 @@ from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.leases import LeaseKey, Leases
 from supervisor.engine.limits import Limits
+from supervisor.engine.snoozes import past_limit
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.errors import RowsLocked
 from supervisor.events import Bus, JobsLocked, JobsReleased, JobsSettled, JobsStale
 from supervisor.jobs import (
     OUTCOME_FAILURE,
+    OUTCOME_KIND,
     OUTCOME_LEASE,
     OUTCOME_RESULT,
     OUTCOME_STATE,
@@ -32,7 +34,7 @@ from supervisor.jobs import (
     Lease,
     Outcome,
 )
-from supervisor.retry import Random, RetryBudget, decide
+from supervisor.retry import Random, RetryBudget, decide, refused_outcome
 from supervisor.stores.protocol import Store
 
 BATCHES_AT_ONCE = 2  # while one is written, the next is with the writer already
@@ -99,6 +101,7 @@ class RetryDecider:
 class _Settled(NamedTuple):
     stale: frozenset[int]
     locked: frozenset[int]  # left out, since other clients of the database have locked their rows
+    past_limit: Mapping[int, Outcome]  # the failures in place of snoozes that were left out
     at: float  # before the commit, which may take much longer
     ready: frozenset[str]  # the queues of jobs that waited for these
 
@@ -206,13 +209,16 @@ class Committer:
         """Write the batch and, in the same commit, start marks of running jobs, except of very short ones, which end before it."""
         self._under_way += 1
         running, ttl = self._leases.to_mark(MARK_AFTER), self._leases.ttl
+        snoozed = [outcome for outcome in batch if outcome[OUTCOME_KIND] is Kind.SNOOZED]
 
         def settle(store: Store) -> _Settled:
-            stale, locked = _settle_unlocked(store, batch)
+            failed = past_limit(store, snoozed) if snoozed else {}
+            kept = [outcome for outcome in batch if outcome.lease.id not in failed] if failed else batch
+            stale, locked = _settle_unlocked(store, kept)
             at = self._now()
             if running:
                 store.extend((), ttl, running)
-            return _Settled(frozenset(stale), locked, at, store.newly_ready())
+            return _Settled(frozenset(stale), locked, failed, at, store.newly_ready())
 
         if self._leases.reports.held and (reports := self._leases.reports.of(batch)):
             self._leases.write_reports(reports)
@@ -233,7 +239,10 @@ class Committer:
             self._bytes -= _bytes(batch)
         error = future.exception()
         if error is None:
-            stale, locked, at, ready = future.result()
+            stale, locked, failed, at, ready = future.result()
+            if failed:
+                batch = [outcome for outcome in batch if outcome.lease.id not in failed]
+                self.add([*failed.values()])
             if locked:
                 self._keep_locked([outcome for outcome in batch if outcome.lease.id in locked])
                 batch = [outcome for outcome in batch if outcome.lease.id not in locked]
@@ -290,7 +299,7 @@ class Committer:
             self._settle_again([outcome._replace(failure=None)])
         else:
             self._decider.refund([outcome.lease])
-            self._settle_again([self._decider.decide(refused(outcome, error))])
+            self._settle_again([self._decider.decide(refused_outcome(outcome, error))])
 
     def _keep_refused(self, outcome: Outcome, error: BaseException) -> None:
         """Keep an outcome that the store refuses in every form, to try it again: somebody may remove the cause."""
@@ -357,19 +366,6 @@ def summary(outcomes: Sequence[Outcome], age: float = 0.0, unblocked: Collection
                 delay += HEAD_START
             due_in = delay if due_in is None else min(due_in, delay)
     return Summary(dead_letters, frozenset(ready), None if due_in is None else due_in - age)
-
-
-def refused(outcome: Outcome, error: BaseException) -> Outcome:
-    """Return the outcome to settle in place of one that the store refused. It has no text of the job."""
-    failure = Failure(
-        Cause.REFUSED,
-        type="Refused",
-        message=f"the store refused the outcome ({outcome.kind.value}): {type(error).__name__}: {error}",
-        attempt=outcome.lease.attempt,
-    )
-    if outcome.failure is not None:
-        failure = replace(failure, host=outcome.failure.host, pid=outcome.failure.pid)
-    return Outcome(outcome.lease, Kind.FAILED, took=outcome.took, failure=failure)
 
 
 def _settle_unlocked(store: Store, batch: Sequence[Outcome]) -> tuple[Collection[int], frozenset[int]]:

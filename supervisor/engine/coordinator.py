@@ -25,6 +25,7 @@ from supervisor.engine.own_problems import OwnProblems
 from supervisor.engine.presence import Announcer
 from supervisor.engine.recovery import Recovery
 from supervisor.engine.scaling import Scaling
+from supervisor.engine.schedules import ScheduleTimer
 from supervisor.engine.self_report import SelfReport
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.suspects import Suspects
@@ -68,7 +69,7 @@ class Coordinator:
         self.config = config = CurrentConfig(settings, reports)
         self.leases, self.buffers = leases, buffers = Leases(writer, pool, ttl, JobReports(loop)), JobBuffers(config)
         self.unknown_handlers = unknown = UnknownHandlers(config, pool, writer, bus, now, limits)
-        decider = RetryDecider(config, buffers, random, now)
+        decider, heartbeat_timeout = RetryDecider(config, buffers, random, now), settings.workers.heartbeat_timeout
         self.committer = committer = Committer(
             writer, leases, decider, unknown, bus, now=now, limits=limits, on_settled=self._settled,
             on_relieved=lambda: self.fetcher.pump(),
@@ -76,9 +77,7 @@ class Coordinator:
         keeper = LeaseKeeper(writer, leases, buffers, committer, pool, bus, loop, self.tasks, limits, config)
         self.lease_keeper, self.limit_watch = keeper, LimitWatch(pool, loop, random)
         self.recovery = Recovery(writer, decider, bus, ttl=ttl, now=now, limits=limits, on_recovered=self._recovered)
-        self.watchdog = watchdog = Watchdog(
-            pool, bus, loop, settings.workers.heartbeat_timeout, self._woke_from_gap, suspended, limits
-        )
+        self.watchdog = watchdog = Watchdog(pool, bus, loop, heartbeat_timeout, self._woke_from_gap, suspended, limits)
         dispatcher = Dispatcher(pool, leases, buffers, committer, watchdog, loop)
         planner = ClaimPlanner(pool, leases, buffers, dispatcher, config, limits)
         self._suspects = suspects = Suspects(writer, leases, buffers, committer, keeper, pool, loop, random)
@@ -88,6 +87,7 @@ class Coordinator:
         self._announcer = announcer = Announcer(writer, pool, leases, loop, self.self_report)
         self.problems = OwnProblems(self.self_report, writer, self.fetcher, announcer, now).now
         self.scaling, pruner = Scaling(pool, buffers, bus, loop, limits.scaling), Pruner(writer, config, now)
+        self.schedules = ScheduleTimer(store, config, writer, bus, loop, self.tasks, random, wall, self.fetcher.notify)
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,
@@ -203,6 +203,7 @@ class Coordinator:
         before = {*self.handlers}
         self.config.replace(settings, reports)
         self.unknown_handlers.serve(self.config.handlers.keys() - before)
+        self.schedules.replace()
 
     def _serve_by(self, backend: WorkerBackend) -> None:
         self.buffers.reconfigure()
@@ -237,6 +238,7 @@ class Coordinator:
     async def drain(self, grace: float, forced: asyncio.Event) -> None:
         """Claim no more, release jobs that have not started, and wait for those that run, for `grace` seconds or until `forced`
         is set; then kill and release them."""
+        self.schedules.stop()
         self.committer.release(self.fetcher.close(), "shutdown")
         self._notify_others()  # nothing comes due here any more
         self.pool.reclaim_unstarted()
@@ -270,6 +272,7 @@ class Coordinator:
         self.limit_watch.stop()
         self.scaling.stop()
         self.lease_keeper.stop()
+        self.schedules.stop()
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
             self._loop.remove_reader(notification_fd)

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from supervisor.config.contradictions import handler_problems
 from supervisor.config.misspelt import name_warnings
+from supervisor.config.schedules_in_force import schedules_of
 from supervisor.config.settings import Settings
 from supervisor.config.without_effect import without_effect
 from supervisor.events import Bus, ConfigWarning, PluginFailed, PluginLoaded, PluginWarning
@@ -38,6 +39,7 @@ class CurrentConfig:
     def replace(self, settings: Settings, reports: Sequence[SourceReport]) -> None:
         handlers = {info.name: info for report in reports for info in report.handlers}
         self.settings, self.reports, self.handlers = settings, list(reports), handlers
+        self.schedules = schedules_of(settings, handlers)
         self.group_of = {queue: name for name, it in settings.workers.served_groups.items() for queue in it.queues}
         self.async_handlers = frozenset(name for name, info in handlers.items() if info.is_async)
         of_own_settings = lru_cache(MAX_POLICIES)(lambda handler, queue: settings.policy(handler, queue, handlers))

@@ -49,6 +49,8 @@ class SelfReport:
     _now: Callable[[], float]
     failing_sinks: Mapping[str, str] = field(default_factory=dict)
     """The last error of each sink that refuses dead letters; the publisher keeps it."""
+    schedules: Callable[[], Iterable[str]] = tuple
+    """Returns the names of the schedules that fire here."""
     store: Reports | None = None
     """The store, if things happen in it that no call has caused."""
     _by_event: dict[tuple[str, str], Problem] = field(default_factory=dict)
@@ -66,6 +68,7 @@ class SelfReport:
             "groups": self._groups(),
             "handlers": sorted(self._config.handlers) if len(self._config.handlers) <= MAX_HANDLERS else None,
             "async_handlers": sorted(self._config.async_handlers)[:MAX_HANDLERS],
+            "schedules": sorted(self.schedules())[:MAX_HANDLERS],
             "lease_ttl": self._ttl,
             "problems": [it._asdict() for it in self.problems()],
             "missing_handlers": self._unknown_handlers.missing()[:MAX_PROBLEMS],

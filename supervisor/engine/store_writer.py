@@ -64,6 +64,7 @@ class Purpose(Enum):
     STATS = "read the rows of other supervisors", "jobs that wait here are not released to them"
     SINKS = "look for the sinks that dead letters wait for", "sinks that no supervisor has are not reported"
     COUNT = "count the jobs that are left", "a drain goes on, and after shutdown.grace it ends with exit code 1"
+    SCHEDULE = "enqueue the jobs of schedules", "they come late"
     READ = "read jobs", "they are read again later"
     LEAVE = "remove the row of this supervisor", "it stays in `status`"
 

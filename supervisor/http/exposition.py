@@ -30,6 +30,7 @@ _PARTITION = ("topic", "partition")
 METRICS = {
     "supervisor_jobs_total": Described(_COUNTER, ("state",), "Jobs that ended in this supervisor."),
     "supervisor_retries_total": Described(_COUNTER, (), "Failed attempts after which the job is retried."),
+    "supervisor_snoozes_total": Described(_COUNTER, (), "Attempts whose handler has snoozed."),
     "supervisor_retry_exhausted_total": Described(_COUNTER, (), "Jobs that failed because no retry was left."),
     "supervisor_retry_latency_seconds": Described(_HISTOGRAM, (), "The backoff of each retry."),
     "supervisor_retry_wait_seconds": Described(_HISTOGRAM, (), "Time from the due time of a retry to its claim."),
@@ -51,6 +52,13 @@ METRICS = {
     ),
     "supervisor_hook_failures_total": Described(_COUNTER, ("hook",), "Hooks that raised an exception."),
     "supervisor_dropped_total": Described(_COUNTER, ("queue",), "Events that were dropped because a queue was full."),
+    "supervisor_schedule_jobs_total": Described(_COUNTER, ("schedule",), "Jobs that were enqueued for a schedule."),
+    "supervisor_schedule_skipped_total": Described(
+        _COUNTER, ("schedule",), "Fire times that were skipped, since the last job had not ended."
+    ),
+    "supervisor_schedule_missed_total": Described(
+        _COUNTER, ("schedule",), "Fire times that have passed without a decision."
+    ),
     "supervisor_kafka_lag": Described(_GAUGE, _PARTITION, "Records that are not done, up to the end of the partition."),
     "supervisor_kafka_committed_offset": Described(_GAUGE, _PARTITION, "The offset that is read next after a restart."),
     "supervisor_kafka_buffered_records": Described(_GAUGE, _PARTITION, "Fetched records that are not done."),

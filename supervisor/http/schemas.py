@@ -58,7 +58,7 @@ JOB = an_object(
     headers=ANY, unique=TEXT_OR_NULL, key=TEXT_OR_NULL, group=TEXT_OR_NULL, after=listed(WHOLE), tags=TEXTS,
     parents=or_null(listed(RELATIVE)), children=or_null(listed(RELATIVE)),
     expires_at=TIME_OR_NULL, key_held_by=or_null(an_object(id=WHOLE, state=TEXT)), errors=listed(ref("Failure")), dead_letter=or_null({"enum": ["pending", "delivered"]}),
-    missing_sinks=TEXTS, expired_count=COUNT, progress=or_null(ref("Progress")),
+    missing_sinks=TEXTS, expired_count=COUNT, snoozes=COUNT, snoozed_until=TIME_OR_NULL, progress=or_null(ref("Progress")),
     log=or_null(an_object(attempt=WHOLE, skipped=COUNT, lines=TEXTS)),
     lease=or_null(an_object(owner=TEXT_OR_NULL, until=TIME_OR_NULL)), waiting_because=TEXT_OR_NULL,
 )  # fmt: skip
@@ -84,7 +84,7 @@ PARTITION = an_object(
 )  # fmt: skip
 SUPERVISOR = an_object(
     owner=TEXT, host=TEXT, pid=WHOLE, state=TEXT, seen_at=TIME, in_flight=COUNT, lease_until=TIME_OR_NULL,
-    workers=listed(ref("Worker")), sinks=TEXTS, queues=or_null(TEXTS), handlers=or_null(TEXTS), async_handlers=TEXTS,
+    workers=listed(ref("Worker")), sinks=TEXTS, queues=or_null(TEXTS), handlers=or_null(TEXTS), async_handlers=TEXTS, schedules=TEXTS,
     groups=listed(GROUP), lease_ttl=or_null(NUMBER), problems=listed(ref("Problem")), missing_handlers=TEXTS,
     held_retries=TEXTS, spent_budgets=TEXTS, failing_sinks={"type": "object", "additionalProperties": TEXT},
     runs_alone=WHOLE_OR_NULL, partitions=listed(PARTITION),

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import orjson
 
 from supervisor.http.errors import BadRequest
 from supervisor.jobs import JobState
-from supervisor.stores.search import CURSOR, JobFilter
+from supervisor.stores.search import CURSOR, JobFilter, header_of
 from supervisor.text.names import MAX_NAME, NAME, did_you_mean_or_all, is_name
 from supervisor.text.printable import printable
-from supervisor.text.units import parse_duration
+from supervisor.text.units import parse_moment
 
 MAX_PAGE = 100
 """Jobs of one answer."""
@@ -24,8 +23,6 @@ MAX_ID = 2**63 - 1
 MAX_TEXT = 200
 STATES = [state.value for state in JobState]
 DEAD_LETTERS = ["pending", "delivered", "any"]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIME = "a time with a zone, such as 2026-11-30T10:00:00Z, or how long ago, such as 15m, 2h or 1d"
 
 Schema = Mapping[str, Any]
 
@@ -70,15 +67,7 @@ def _text(value: Any) -> str:
 
 def _time(value: Any) -> int:
     """Return microseconds since the epoch."""
-    try:
-        if value[:1].isdigit() and value[-1:] in "smhd":
-            return round((time.time() - parse_duration(value)) * 1_000_000)
-        moment = datetime.fromisoformat(value.upper().replace(" ", "+"))
-        if moment.tzinfo is None:
-            raise ValueError
-        return (moment - _EPOCH) // timedelta(microseconds=1)
-    except (ValueError, TypeError, AttributeError, OverflowError):
-        raise ValueError(f"expected {_TIME}") from None
+    return parse_moment(value, time.time())
 
 
 def _is_whole(value: Any, most: int) -> bool:
@@ -121,6 +110,10 @@ def _cursor(value: Any) -> str:
     return value
 
 
+def _header(value: Any) -> tuple[str, str]:
+    return header_of(_text(value))
+
+
 def _where(value: Any) -> JobFilter:
     if not isinstance(value, dict) or not value:
         raise ValueError(f"expected an object with some of {', '.join(it.name for it in FILTER)}")
@@ -151,6 +144,15 @@ TEXT = Value(
     "text", {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}, _text,
     "Only jobs that have this text in the payload, the headers or an error; A to Z match in either case.",
 )  # fmt: skip
+ERROR = Value(
+    "error", {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}, _text,
+    "Only jobs that have this text in the type, the message or the cause of their last error; A to Z match in either case.",
+)  # fmt: skip
+TAG = Value("tag", _NAME_SCHEMA, _name, "Only jobs with this tag.")
+HEADER = Value(
+    "header", {"type": "string", "minLength": 2, "maxLength": MAX_TEXT, "pattern": "^[^=]+="}, _header,
+    "Only jobs with this value of a header, as NAME=VALUE; a value that is no text as in JSON.",
+)  # fmt: skip
 DEAD_LETTER = Value(
     "dead_letter", {"type": "string", "enum": DEAD_LETTERS}, _one_of(DEAD_LETTERS),
     "Only jobs with a dead letter in this state; any is either.",
@@ -159,7 +161,7 @@ DEAD_LETTER_STATE = Value(
     "state", {"type": "string", "enum": DEAD_LETTERS}, _one_of(DEAD_LETTERS), "Only dead letters in this state.", "any"
 )
 SINK = Value("sink", _NAME_SCHEMA, _name, "Only pending dead letters that wait for this sink.")
-FILTER = (STATE, QUEUE, HANDLER, SINCE, UNTIL, TEXT, DEAD_LETTER)
+FILTER = (STATE, QUEUE, HANDLER, SINCE, UNTIL, TEXT, ERROR, TAG, HEADER, DEAD_LETTER)
 BEFORE = Value("before", _CURSOR_SCHEMA, _cursor, "The `next` of the answer before: what comes behind it.")
 LIMIT = Value("limit", _whole_schema(MAX_PAGE), _digits(MAX_PAGE), "The most jobs of the answer.", MAX_PAGE)
 GROUPS = Value("limit", _whole_schema(MAX_PAGE), _digits(MAX_PAGE), "The most groups of the answer.", MAX_PAGE)

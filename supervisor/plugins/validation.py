@@ -9,6 +9,7 @@ from types import BuiltinFunctionType, CodeType, MethodType, MethodWrapperType, 
 from typing import Any
 
 from supervisor.binding import Binding, bind
+from supervisor.config.schedules import of_handler
 from supervisor.config.settings import HandlerSettings
 from supervisor.errors import PluginMistake
 from supervisor.handlers import MARK, Handler
@@ -121,6 +122,8 @@ def written_options(handler: Handler) -> dict[str, Any]:
     options = _written(handler)
     if handler.priority is not None:
         options["priority"] = handler.priority
+    if handler.schedule is not None:
+        options["schedule"] = {"cron": handler.schedule} if isinstance(handler.schedule, str) else handler.schedule
     if handler.never_retry:
         options["never_retry"] = [error.__name__ for error in handler.never_retry]
     return options
@@ -139,6 +142,8 @@ def _check_options(handler: Handler) -> None:
     priority = handler.priority
     if priority is not None and (type(priority) is not int or abs(priority) > MAX_INTEGER):
         raise ValueError(f"priority: expected a whole number of at most 64 bits, got {priority!r:.80}")
+    if handler.schedule is not None:
+        of_handler(handler.name, handler.schedule)
     never = handler.never_retry
     if not isinstance(never, tuple) or not all(isinstance(e, type) and issubclass(e, BaseException) for e in never):
         raise ValueError(f"never_retry: expected exception classes, got {never!r}")

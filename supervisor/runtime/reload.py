@@ -15,7 +15,18 @@ from supervisor.events import Bus, ConfigRefused, ConfigReloaded
 from supervisor.runtime.forkservers import Forkservers
 from supervisor.runtime.plugin_changes import Digests, PluginFiles, digests_of
 
-RELOADABLE = ("plugins", "workers", "retry", "queues", "handlers", "limits", "retention", "unknown_handler", "log")
+RELOADABLE = (
+    "plugins",
+    "workers",
+    "retry",
+    "queues",
+    "handlers",
+    "schedules",
+    "limits",
+    "retention",
+    "unknown_handler",
+    "log",
+)
 FIXED = ("store", "lease", "dlq", "shutdown", "http")
 
 

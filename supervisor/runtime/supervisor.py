@@ -214,6 +214,7 @@ class Supervisor:
         )  # fmt: skip
         dead_letters.on_quiet = engine.changes.set
         engine.self_report.failing_sinks = dead_letters.failing
+        engine.self_report.schedules = engine.schedules.names
         engine.self_report.store = store if isinstance(store, Reports) else None
         return Serving(engine, dead_letters)
 
@@ -223,6 +224,8 @@ class Supervisor:
         _tune_the_interpreter()
         self._emit_started(parts.hooks, serving.engine)
         parts.periods = start_task(run_every(PERIOD, lambda: self._every_period(serving.engine)))
+        if not self._drain:
+            serving.engine.schedules.start()
         read, reloading = self._read_settings, None
         if read is not None:
             reloading = start_task(self._reloader.run(read, serving.engine, parts.forkservers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -71,6 +71,9 @@ class OperatorChanges(Protocol):
     def make_fresh(self, ids: Sequence[int]) -> None:
         """Make the jobs ready as if just enqueued, behind all jobs that wait, and withdraw their dead letters."""
 
+    def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
+        """Put the jobs, which are in the queues `before`, into another queue, and count them there."""
+
     def remove(self, ids: Sequence[int]) -> None:
         """Delete the jobs with their attempts and dead letters, and subtract them from the counts."""
 
@@ -111,8 +114,11 @@ class BatchedCommands:
     def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
         return self._change(ids, _if_still(only, partial(refuse_delete, force=force)), self._delete)
 
-    def purge(self, force: bool = False) -> OperatorResult:
-        return self._change(None, lambda state, dead_letter: refuse_delete(state, dead_letter, force), self._delete)
+    def move(self, ids: Sequence[int], queue: str, *, only: JobState | None = None) -> OperatorResult:
+        return self._change(ids, _if_still(only, refuse_move), lambda targets: self._move(targets, queue))
+
+    def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
+        return self._change(ids, partial(refuse_purge, force=force), self._delete)
 
     def drop_sink(self, sink: str) -> int:
         dropped = 0
@@ -202,6 +208,9 @@ class BatchedCommands:
             self._recount(targets, READY, tier=0)
             self._changes.make_fresh(_ids(targets))
 
+    def _move(self, targets: list[Target], queue: str) -> None:
+        self._changes.set_queue(_ids(targets), {target.queue for target in targets}, queue)
+
     def _delete(self, targets: list[Target]) -> None:
         self._changes.remove(_ids(targets))
 
@@ -240,6 +249,17 @@ def refuse_redrive(state: JobState, dead_letter: str | None, force: bool) -> str
 
 def refuse_delete(state: JobState, dead_letter: str | None, force: bool) -> str | None:
     return "in flight: cancel it first" if state is JobState.IN_FLIGHT else _refuse_pending(dead_letter, force)
+
+
+def refuse_move(state: JobState, dead_letter: str | None) -> str | None:
+    if state is JobState.IN_FLIGHT:
+        return "in flight: it ends in its queue"
+    return f"already {state.value}" if state.terminal else None
+
+
+def refuse_purge(state: JobState, dead_letter: str | None, force: bool) -> str | None:
+    shown = state.value.replace("_", " ")
+    return f"{shown}, not a dead letter" if dead_letter is None else _refuse_pending(dead_letter, force)
 
 
 def _refuse_unended(state: JobState) -> str | None:

@@ -30,6 +30,7 @@ from supervisor.stores.records import (
     PruneRun,
     Resolve,
 )
+from supervisor.stores.schedules import Change, ScheduleRow
 from supervisor.stores.search import MAX_FAILURES, USUAL, FoundJobs, JobFilter, SearchLimits
 from supervisor.stores.sinks import Sinks
 
@@ -82,14 +83,14 @@ class Claims(Protocol):
 
     def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
         """Make due now up to `limit` of the jobs of these handlers that are scheduled for the next `within` seconds, have been claimed
-        before and have no retries: they were released since their handler was missing. Return how many."""
+        before, have no retries and do not snooze: they were released since their handler was missing. Return how many."""
 
 
 class Settles(Protocol):
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         """Write decided outcomes; return the stale ids. A settle may be repeated: an outcome under the token of the job's last
         settle changes nothing, and is not stale. The expired_count changes as `retry.expired_count_change` returns. With `seen`,
-        the deadline must still be that one too.
+        the deadline must still be that one too. A job that snoozes is counted in `snoozes`.
         Raises RowRefused if a row of the batch can't be stored, RowsLocked (of jobs) if it would have to wait for a lock."""
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
@@ -102,6 +103,10 @@ class Settles(Protocol):
     def keep_reports(self, reports: Sequence[JobReport]) -> None:
         """Keep the reports of jobs whose last claim they are of; the time of the progress is now. What is None is left as it is.
         The report of a job whose row another session has locked may be left out."""
+
+    def snoozes(self, leases: Sequence[Lease]) -> dict[int, int]:
+        """Return how often each of these jobs has snoozed since it was enqueued or made fresh, without those that never have, and
+        without those that are not in flight under this lease any more: a settle that is repeated has counted its own snoozes."""
 
     def held(self) -> list[tuple[int, int]]:
         """Return (id, token) of every lease that this owner has in the store."""
@@ -225,7 +230,11 @@ class OperatorCommands(Protocol):
 
     def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult: ...
 
-    def purge(self, force: bool = False) -> OperatorResult: ...
+    def move(self, ids: Sequence[int], queue: str, *, only: JobState | None = None) -> OperatorResult:
+        """Put waiting jobs into a queue. They keep their priority, their tier and their age."""
+
+    def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
+        """Delete dead letters, all of them if `ids` is None; pending ones only with `force`. Other jobs are refused."""
 
     def drop_sink(self, sink: str) -> int:
         """Let pending dead letters wait for `sink` no longer. Those that wait for no other are delivered if some sink has them;
@@ -239,8 +248,31 @@ class OperatorCommands(Protocol):
         at a limited number of jobs, behind those that earlier calls with the same `run` have passed."""
 
 
+@runtime_checkable
+class Schedules(Protocol):
+    """The state of schedules, which all supervisors of the store share: see `schedules.policy`."""
+
+    def schedules(self) -> list[ScheduleRow]:
+        """Return all rows, by name."""
+
+    def change_schedules(self, names: Sequence[str], change: Change, *, wait: bool = False) -> list[list[int]]:
+        """Call `change` with the time and the rows of these schedules, under a lock of the rows: nobody else changes them meanwhile.
+        Write what it returns and enqueue its jobs in the same transaction, and return the ids of the jobs of each change. A schedule
+        without a row gets one, which counts from now on. Without `wait`, rows that another session has locked are left out."""
+
+
 class Store(
-    Enqueues, Ownership, Claims, Settles, Repairs, Recovers, DeadLetterQueue, Queries, OperatorCommands, Protocol
+    Enqueues,
+    Ownership,
+    Claims,
+    Settles,
+    Repairs,
+    Recovers,
+    DeadLetterQueue,
+    Queries,
+    OperatorCommands,
+    Schedules,
+    Protocol,
 ):
     url: str
 

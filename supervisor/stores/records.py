@@ -221,9 +221,6 @@ class Presence:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-NEW_ID = "%s: the row of this supervisor was gone, so it has joined again under a new id: was a backup restored?"
-
-
 class OperatorResult(NamedTuple):
     """The jobs that a command changed, each with its state before, and the reason for each id that it refused."""
 
@@ -317,9 +314,7 @@ def overlaid(policy: Policy, options: str) -> Policy:
 def own_max_retries(options: str | None, policy: Policy | None) -> int | None:
     """The job's own limit, else that of the policy it was last claimed under, else None."""
     own: int | None = None if options is None else orjson.loads(options)[0]
-    if own is None and policy is not None:
-        own = policy.max_retries
-    return own
+    return policy.max_retries if own is None and policy is not None else own
 
 
 def microseconds(seconds: float) -> int:

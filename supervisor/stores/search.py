@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
+
+import orjson
 
 from supervisor.jobs import JobState
 from supervisor.stores.limits import LAST_ID
@@ -16,6 +18,7 @@ CLOCK_STEP = 5_000_000
 """The most, in microseconds, by which a job may be older than one with a lower id: the clock may have been set back by so much."""
 MAX_FAILURES = 10_000
 """The newest failed jobs, which are grouped."""
+LOWER = str.maketrans({chr(code): chr(code).lower() for code in range(ord("A"), ord("Z") + 1)})
 CURSOR = re.compile(r"^(?:(-?[0-9]{1,18})\.)?([0-9]{1,18})$")
 
 
@@ -23,7 +26,8 @@ class JobFilter(NamedTuple):
     """The jobs with these values; None is any. `since` and `until` are microseconds since the epoch: a job is created at `since` or
     later, and before `until`. `dead_letter` is "pending", "delivered", or "any" for either; `sink` is one that
     a pending dead letter waits for, and may be given only with that. A job has the `text` if it is in its
-    payload, its headers or the errors of its attempts, as they are in JSON; A to Z match in either case."""
+    payload, its headers or the errors of its attempts, as they are in JSON, and the `error` if that is in the cause, type and message
+    of its last error: see `has_error`. A to Z match in either case. `header` is the name and the value of a header: see `has_header`."""
 
     state: JobState | None = None
     queue: str | None = None
@@ -33,12 +37,16 @@ class JobFilter(NamedTuple):
     text: str | None = None
     dead_letter: str | None = None
     sink: str | None = None
+    error: str | None = None
+    tag: str | None = None
+    header: tuple[str, str] | None = None
 
     @property
     def by_finish(self) -> bool:
         """Whether the jobs are in the order in which they finished, as an index has them, and not in that of their ids. Jobs that
         were created until some time are few ids, but may have finished at any time."""
-        return self.state is not None and self.state.terminal and self.dead_letter is None and self.until is None
+        is_ended = self.state is not None and self.state.terminal
+        return is_ended and self.dead_letter is None and self.until is None and self.tag is None
 
 
 @dataclass(frozen=True)
@@ -99,6 +107,12 @@ class Source(Protocol):
     def with_text(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
         """Return those of these jobs that have the text, and how many characters all of them have."""
 
+    def with_error(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
+        """Return those of these jobs whose last error has the text, and how many characters were read."""
+
+    def headers(self, ids: Sequence[int]) -> Iterable[tuple[int, str]]:
+        """Return the headers of those of these jobs that have some, as JSON text."""
+
 
 class Found(NamedTuple):
     places: list[Place]
@@ -118,8 +132,8 @@ def find(source: Source, where: JobFilter, before: str | None, limit: int, limit
 
 def _find(source: Source, where: JobFilter, after: Place | None, limit: int, limits: SearchLimits) -> Found:
     ids = _id_range(source, where)
-    if where.text is not None:
-        return _search(source, where, where.text, ids, after, limit, limits)
+    if where.text is not None or where.error is not None or where.header is not None:
+        return _search(source, where, ids, after, limit, limits)
     places, stopped = source.walk(where, ids, after, limit + 1, limits)
     if len(places) > limit:
         return Found(places[:limit], places[limit - 1], limit, True)
@@ -127,14 +141,14 @@ def _find(source: Source, where: JobFilter, after: Place | None, limit: int, lim
 
 
 def _search(
-    source: Source, where: JobFilter, text: str, ids: IdRange, after: Place | None, limit: int, limits: SearchLimits
+    source: Source, where: JobFilter, ids: IdRange, after: Place | None, limit: int, limits: SearchLimits
 ) -> Found:
     found: list[Place] = []
     searched = characters = 0
     while searched < limits.searched and characters < limits.characters:
         at_once = min(limits.batch, limits.searched - searched)
         places, stopped = source.walk(where, ids, after, at_once, limits)
-        matching, length = source.with_text([id for _, id in places], text)
+        matching, length = _matching(source, where, [id for _, id in places])
         characters += length
         for place in places:
             searched += 1
@@ -148,6 +162,44 @@ def _search(
             return Found(found, None, searched, True)
         after = places[-1]
     return Found(found, after, searched, False)
+
+
+def _matching(source: Source, where: JobFilter, ids: Sequence[int]) -> tuple[Collection[int], int]:
+    """Return those of the jobs that have the texts of the filter, and how many characters were searched."""
+    matching, characters = set(ids), 0
+    if where.header is not None:
+        headers = dict(source.headers(ids))
+        matching = {id for id, text in headers.items() if has_header(text, *where.header)}
+        characters = sum(map(len, headers.values()))
+    for text, having in ((where.error, source.with_error), (where.text, source.with_text)):
+        if text is not None and matching:
+            found, length = having(sorted(matching), text)
+            matching &= set(found)
+            characters += length
+    return matching, characters
+
+
+def has_error(last: Mapping[str, Any], text: str) -> bool:
+    """Return whether the text is in this error, written as `cause type: message`."""
+    shown = f"{last.get('cause') or ''} {last.get('type') or ''}: {last.get('message') or ''}"
+    return text.translate(LOWER) in shown.translate(LOWER)
+
+
+def header_of(text: str) -> tuple[str, str]:
+    """Return the name and the value in NAME=VALUE. Raises ValueError."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError("expected NAME=VALUE")
+    return name, value
+
+
+def has_header(headers: str, name: str, value: str) -> bool:
+    """Return whether these headers, as JSON text, have this one. A value that is no text is compared as JSON, such as 5 or true."""
+    try:
+        found = orjson.loads(headers).get(name)
+    except (ValueError, AttributeError):  # another program has put it there
+        return False
+    return value == (found if isinstance(found, str) else found is not None and orjson.dumps(found).decode())
 
 
 def _id_range(source: Source, where: JobFilter) -> IdRange:

@@ -18,7 +18,8 @@ from supervisor.text.units import iso
 
 class Shown(NamedTuple):
     """A job as any store keeps it. Times are microseconds since the epoch; the texts are as stored, so they may not be JSON.
-    `key_holder` is the job that has the key of a blocked job: its id and state."""
+    `key_holder` is the job that has the key of a blocked job: its id and state. `snoozed_until` is the end of the last snooze, at which a
+    job is due that snoozes now."""
 
     id: int
     handler: str
@@ -46,6 +47,8 @@ class Shown(NamedTuple):
     extras: str | None = None
     expires_at: int | None = None
     key_holder: tuple[int, str] | None = None
+    snoozes: int | None = None
+    snoozed_until: int | None = None
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
@@ -76,6 +79,8 @@ def job_dict(job: Shown) -> dict[str, Any]:
         "dead_letter": job.dead_letter,
         "missing_sinks": list(job.missing_sinks),
         "expired_count": job.expired_count,
+        "snoozes": job.snoozes or 0,
+        "snoozed_until": iso(job.due_at) if job.state == "scheduled" and job.due_at == job.snoozed_until else None,
         "progress": shown_progress(job.progress, job.progress_at),
         "log": shown_log(job.log),
         "lease": {"owner": job.owner, "until": iso(job.lease_until)} if job.state == JobState.IN_FLIGHT else None,

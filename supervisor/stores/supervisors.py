@@ -14,6 +14,7 @@ ABOUT: Mapping[str, Any] = {
     "groups": [],  # of workers, each with `group` (None: of all other queues), `queues`, `count`, `min`, `max`
     "handlers": None,  # None until its plugins are loaded
     "async_handlers": [],  # those of its handlers that async workers run
+    "schedules": [],  # the names of those that it fires
     "lease_ttl": None,  # seconds
     "problems": [],  # each with `kind`, `message` and `what_to_do`
     "missing_handlers": [],  # of jobs that it claimed lately
@@ -24,6 +25,7 @@ ABOUT: Mapping[str, Any] = {
     "runs_alone": None,  # the id of the suspect beside which no other job may start now
 }
 """The facts that a supervisor announces of itself, with the value of each until then."""
+NEW_ID = "%s: the row of this supervisor was gone, so it has joined again under a new id: was a backup restored?"
 
 
 class SupervisorRow(NamedTuple):

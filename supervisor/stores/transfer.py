@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, READY, SCHEDULED, STATES
+from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sinks import sinks_of, sinks_text
 from supervisor.text.units import counted
 
@@ -47,7 +48,7 @@ class TransferredDeadLetter(NamedTuple):
 
 class TransferredJob(NamedTuple):
     """A job with all that a store keeps of it, coded as in rows: see `codes`. The texts are as stored. `attempts` are
-    (at, record), oldest first; `report` is (progress, its time, log)."""
+    (at, record), oldest first; `report` is (progress, its time, log); `snoozes` is (how often, until when the last time)."""
 
     id: int
     age: int
@@ -71,6 +72,7 @@ class TransferredJob(NamedTuple):
     attempts: Sequence[tuple[int, str]] = ()
     dead_letter: TransferredDeadLetter | None = None
     report: tuple[str | None, int | None, str | None] = (None, None, None)
+    snoozes: tuple[int, int] | None = None
 
 
 class TransferRecord(NamedTuple):
@@ -118,12 +120,15 @@ class Transferable(Protocol):
 
     def paused(self) -> frozenset[str]: ...
 
+    def schedules(self) -> list[ScheduleRow]: ...
+
     def import_jobs(
         self,
         transfer_record: TransferRecord,
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
+        schedules: Sequence[ScheduleRow] = (),
     ) -> None:
         """Write all jobs in one transaction, with their ids unchanged. Raises StoreError unless this store is empty and not
         closed."""
@@ -163,9 +168,8 @@ def transfer_jobs(source: Transferable, target: Transferable, limits: TransferLi
     else:
         _require_unarrived(source, target, transfer_record)
     try:
-        target.import_jobs(
-            transfer_record, _batches(source, transfer_record, limits), source.last_id(), source.paused()
-        )
+        batches, last_id = _batches(source, transfer_record, limits), source.last_id()
+        target.import_jobs(transfer_record, batches, last_id, source.paused(), source.schedules())
     except BaseException as error:
         if not _has_received_after_all(source, target, transfer_record, error):
             raise
@@ -302,13 +306,15 @@ def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool
 
 
 def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]] = ()) -> TransferredJob:
-    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter and by its report."""
-    *job, state, due_at, tries, owed, accepted, progress, progress_at, log = row
+    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter, by its report and its snoozes."""
+    *job, state, due_at, tries, owed, accepted, progress, progress_at, log, n, until = row
     dead_letter = None
     if state is not None:  # lists that another program may have written, in a form that every store takes
         sinks = [sinks_text(sinks_of(text)) for text in (owed, accepted)]
         dead_letter = TransferredDeadLetter(state, due_at, tries, *sinks)
-    return TransferredJob._make([*job, attempts, dead_letter, (progress, progress_at, log)])
+    return TransferredJob._make(
+        [*job, attempts, dead_letter, (progress, progress_at, log), None if n is None else (n, until)]
+    )
 
 
 def counts_of(jobs: Iterable[TransferredJob]) -> Counter[tuple[int, str, int]]:

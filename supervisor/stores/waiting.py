@@ -126,6 +126,9 @@ def _scheduled(job: Row, due_in: float, present: Present) -> str:
     if job["expired_count"] >= SUSPECT and not job["retries"]:
         return _suspect(job)
     when = f"in {format_duration(due_in)}, at {job['due_at']}"
+    if job["snoozed_until"] is not None:
+        times = counted(job["snoozes"], "time")
+        return f"its handler has snoozed, {times} so far, until {job['snoozed_until']}, in {format_duration(due_in)}; wait, {now}"
     if not job["retries"]:
         if released := _claimed_without_handler(job, present):
             return f"{released}; this job is due {when}; wait, {now}"

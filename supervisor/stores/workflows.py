@@ -5,8 +5,8 @@ A job with parents is blocked until all of them have ended. For each parent ther
     WAITS ──the parent has succeeded, or its end does not matter──► DONE
       └──the parent has failed, was cancelled or deleted──► the child is cancelled: CANCELLED_BY, and DONE for its other links
 
-A parent that is run again takes its children along: those that were cancelled because of it wait again. A child that is run again by
-hand waits for those parents only that are going to run: its links to failed ones are IGNORED, until these are run again.
+A parent that is run again takes its children along: those that were cancelled because of it wait again. A child that somebody runs
+again waits for those parents only that are going to run: its links to failed ones are IGNORED, until these are run again.
 """
 
 from __future__ import annotations

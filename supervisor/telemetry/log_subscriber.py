@@ -13,6 +13,7 @@ from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
 from supervisor.telemetry.group_lines import GroupLines
 from supervisor.telemetry.log_handler import LOGGER, job_fields, named
+from supervisor.telemetry.schedule_lines import ScheduleLines
 from supervisor.telemetry.store_calls import StoreCalls
 from supervisor.text.rate_limit import RateLimit, times
 from supervisor.text.redaction import NO_SECRETS
@@ -36,11 +37,11 @@ class LogSubscriber:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._repeats, self._store_errors = RateLimit(clock), RateLimit(clock)
-        self._signals = RateLimit(clock, *_MAX_SIGNALS)
-        self._store_calls = StoreCalls(_log, clock)
+        self._signals, self._store_calls = RateLimit(clock, *_MAX_SIGNALS), StoreCalls(_log, clock)
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             **_WRITERS,
             **GroupLines(_log, clock).writers,
+            **ScheduleLines(_log, clock).writers,
             events.HookFailed: self._hook_failed,
             events.HookWarning: self._hook_warning,
             events.ForkserverExited: self._forkserver_exited,
@@ -220,9 +221,8 @@ def _jobs_claimed(event: events.JobsClaimed) -> None:
 
 
 def _job_started(event: events.JobStarted) -> None:
-    if logger.isEnabledFor(logging.DEBUG):
-        lease, pid = event
-        _log_job(lease, logging.DEBUG, "attempt %d started on pid %d", lease.attempt, pid, pid=pid)
+    lease, pid = event
+    _log_job(lease, logging.DEBUG, "attempt %d started on pid %d", lease.attempt, pid, pid=pid)
 
 
 def _jobs_settled(event: events.JobsSettled) -> None:
@@ -248,7 +248,8 @@ def _log_outcome(outcome: Outcome, how: str = "") -> None:
         _log_job(lease, logging.DEBUG, "%sattempt %d succeeded%s", how, lease.attempt, took)
     else:
         # Every drain, every long job and every unknown handler releases many jobs.
-        _log_job(lease, logging.INFO if how else logging.DEBUG, "%sreleased, no retry counted%s", how, _again(outcome))
+        what = "snoozed" if kind is Kind.SNOOZED else "released, no retry counted"
+        _log_job(lease, logging.INFO if how else logging.DEBUG, "%s%s%s", how, what, _again(outcome))
 
 
 def _log_failure(outcome: Outcome, failure: Failure, how: str) -> None:

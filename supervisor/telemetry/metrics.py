@@ -26,6 +26,7 @@ from supervisor.jobs import (
 )
 from supervisor.retry import FINAL_CAUSES
 from supervisor.telemetry.group_metrics import GroupMetrics
+from supervisor.telemetry.schedule_metrics import ScheduleMetrics
 
 PREFIX = "supervisor_"
 RUN_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
@@ -96,9 +97,10 @@ class Metrics:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._group = GroupMetrics()
+        self._group, self._schedules = GroupMetrics(), ScheduleMetrics()
         self._counters: dict[type[Any], Callable[[Any], None]] = {
             **self._group.counters,
+            **self._schedules.counters,
             events.JobsSettled: self._jobs_settled,
             events.JobsClaimed: self._jobs_claimed,
             events.JobsStale: self._jobs_stale,
@@ -114,7 +116,7 @@ class Metrics:
             events.Dropped: self._dropped,
         }
         self._jobs = dict.fromkeys((JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED), 0)
-        self._retries = self._exhausted = self._recovered = self._stale = 0
+        self._retries = self._snoozes = self._exhausted = self._recovered = self._stale = 0
         self._retries_ended = self._retries_succeeded = 0
         self._killed: Counter[str] = Counter()
         self._published: Counter[str] = Counter()
@@ -144,6 +146,7 @@ class Metrics:
         values: dict[str, Any] = {
             "jobs_total": {state.value: count for state, count in self._jobs.items()},
             "retries_total": self._retries,
+            "snoozes_total": self._snoozes,
             "retry_exhausted_total": self._exhausted,
             "retry_latency_seconds": self._backoffs.snapshot(),
             "retry_wait_seconds": self._retry_waits.snapshot(),
@@ -161,6 +164,7 @@ class Metrics:
             "dlq_publish_failures_total": dict(self._publish_failures),
             "hook_failures_total": dict(self._hook_failures),
             "dropped_total": dict(self._overflows),
+            **self._schedules.snapshot(),
             **self._group.snapshot(),
         }
         return {PREFIX + name: value for name, value in values.items()}
@@ -205,6 +209,9 @@ class Metrics:
             return
         if outcome.took is not None:
             self._run_times[outcome.lease.handler].observe(outcome.took)
+        if outcome.kind is Kind.SNOOZED:
+            self._snoozes += 1
+            return
         if outcome.lease.retries:
             self._retries_ended += 1
         if outcome.state is JobState.FAILED:

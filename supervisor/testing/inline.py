@@ -14,7 +14,7 @@ from supervisor.config.settings import Settings
 from supervisor.engine.claim_planner import Demand
 from supervisor.errors import JobFailed
 from supervisor.jobs import LOGGER, Job, JobState, Kind, Lease, Outcome, Progress, Tier, report_jobs_to
-from supervisor.retry import decide
+from supervisor.retry import decide, limited_snooze
 from supervisor.stores.job_reports import JobReport, progress_text
 from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.memory.store import MemoryStore
@@ -64,8 +64,9 @@ class InlineWorker:
             id, 1, row.handler, row.queue, row.payload, row.headers, 0, row.priority, Tier.FRESH, now, now, policy
         )
         errors: list[dict[str, Any]] = []
+        snoozes = 0
         while True:
-            outcome = self._attempt(lease)
+            outcome = self._attempt(lease, snoozes)
             if outcome.failure is not None:
                 record = failure_record(outcome.failure, lease, self._state.now())
                 errors.append({**record, "at": iso(record["at"])})
@@ -73,7 +74,11 @@ class InlineWorker:
                 return None if outcome.result is None else readable(outcome.result)
             if outcome.state is JobState.FAILED:
                 raise JobFailed(id, row.handler, "failed", errors) from self.raised.get(id)
-            lease = lease._replace(retries=lease.retries + 1, token=lease.token + 1, tier=Tier.RETRY)
+            lease = lease._replace(token=lease.token + 1)
+            if outcome.kind is Kind.SNOOZED:
+                snoozes += 1
+            else:
+                lease = lease._replace(retries=lease.retries + 1, tier=Tier.RETRY)
 
     def run_next(self) -> int | None:
         """Run one attempt of the job whose turn it is now, and return its id; None if no job is due."""
@@ -90,7 +95,7 @@ class InlineWorker:
         self._turn += 1
         outcome = Outcome(lease, Kind.RELEASED, state=JobState.READY)
         try:
-            outcome = self._attempt(lease)
+            outcome = self._attempt(lease, self._store.snoozes(leases).get(lease.id, 0))
         finally:
             self._store.settle([outcome])
         return lease.id
@@ -98,8 +103,9 @@ class InlineWorker:
     def close(self) -> None:
         self._store.leave()
 
-    def _attempt(self, lease: Lease) -> Outcome:
-        """Return the decided outcome. A backoff has its whole length, so that it is known when the retry is due."""
+    def _attempt(self, lease: Lease, snoozes: int) -> Outcome:
+        """Return the decided outcome of a job that has snoozed so often. A backoff has its whole length, so that it is known when the
+        retry is due."""
         handler, is_async = self._handlers.find(lease.handler)
         headers = None if lease.headers is None else decode_object(lease.headers, "headers")
         payload, max_retries = decode(lease.payload), lease.policy.max_retries
@@ -122,7 +128,8 @@ class InlineWorker:
             if job.last_progress is not None:
                 report = JobReport(lease.id, lease.token, progress_text(lease.attempt, job.last_progress), None)
                 self._store.keep_reports([report])
-        return decide(outcome, lambda: 1.0, dead_letters=self._settings.dlq.enabled)
+        bounded = limited_snooze(outcome, snoozes, self._state.clock())
+        return decide(bounded, lambda: 1.0, dead_letters=self._settings.dlq.enabled)
 
 
 def _outside_of_loops(is_async: bool, call: Callable[[], Answer]) -> Answer:

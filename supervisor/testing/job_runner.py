@@ -76,7 +76,7 @@ class JobRunner:
     def run(self, handler: Any, /, *arguments: Any, **named: Any) -> Any:
         """Run a job to its end, here and now, and return its result as a program reads it. It is in no store and not in `enqueued`.
 
-        The arguments are those of `Client.enqueue` without options. Retries follow at once. Raises JobFailed, from the exception of
+        The arguments are those of `Client.enqueue` without options. Retries and snoozes follow at once. Raises JobFailed, from the exception of
         the last attempt.
         """
         return self.options().run(handler, *arguments, **named)

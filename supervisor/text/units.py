@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 MAX_SECONDS = 36_500 * 86_400.0
 DURATION = "a duration such as 500ms, 30s, 5m, 2h or 1d"
+MOMENT = "a time with a zone, such as 2026-11-30T10:00:00Z, or how long ago, such as 15m, 2h or 1d"
 SIZE = "a size such as 64KB, 1MB or 2GB"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -26,6 +27,30 @@ def parse_duration(value: str | float, *, zero: bool = False) -> float:
     if seconds is None or not (0 <= seconds <= MAX_SECONDS) or (seconds == 0 and not zero):
         raise ValueError(f"expected {DURATION}, got {value!r}")
     return seconds
+
+
+def parse_moment(text: str, now: float) -> int:
+    """Return microseconds since the epoch of a time with a zone, or of how long before `now` (seconds) it was, such as 2h. Raises
+    ValueError."""
+    try:
+        if text[:1].isdigit() and text[-1:] in "smhd":
+            return round((now - parse_duration(text)) * 1_000_000)
+        moment = datetime.fromisoformat(text.upper().replace(" ", "+"))
+        if moment.tzinfo is None:
+            raise ValueError
+        return microseconds_of(moment)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise ValueError(f"expected {MOMENT}") from None
+
+
+def microseconds_of(moment: datetime) -> int:
+    """Return microseconds since the epoch of an aware datetime."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def microseconds_of_iso(text: str) -> int:
+    """Return microseconds since the epoch of what `iso` has written."""
+    return microseconds_of(datetime.fromisoformat(text))
 
 
 def parse_size(value: str | int) -> int:

@@ -31,8 +31,9 @@ class State(Enum):
 class Reply(NamedTuple):
     """The outcome of one job, as its worker reports it. `took` is seconds; `result` is JSON text.
 
-    `kind` is "ok", "failed", "rejected", "retry", "timeout" or "unknown". `error` is None for "ok"; otherwise it has `type`, `message`
-    and `traceback`, and may have `after` (seconds), `retryable`, `stderr` and `peak_memory` (bytes).
+    `kind` is "ok", "failed", "rejected", "retry", "snoozed", "timeout" or "unknown". `error` is None for "ok"; otherwise it has `type`,
+    `message` and `traceback`, and may have `after` (seconds), `retryable`, `stderr`, `peak_memory` (bytes), and the limit of a snooze:
+    `most` and `until`, as in SnoozeLimit.
     """
 
     job_id: int

@@ -25,6 +25,7 @@ from supervisor.jobs import (
     Kind,
     Lease,
     Outcome,
+    SnoozeLimit,
 )
 from supervisor.text.units import counted
 from supervisor.workers import blame
@@ -373,7 +374,7 @@ def successes(leases: Sequence[Lease], times: Sequence[float], results: Sequence
     no, none = repeat(False), repeat(None)
     columns = (
         leases, repeat(Kind.SUCCEEDED), results, times, none, repeat(True), none, repeat(JobState.SUCCEEDED), repeat(0.0),
-        no, no, none,
+        no, no, none, none,
     )  # fmt: skip
     return [*map(tuple.__new__, repeat(Outcome), zip(*columns, strict=False))]
 
@@ -391,5 +392,8 @@ def outcome_of_failed(lease: Lease, reply: Reply, pid: int | None) -> Outcome:
     )  # fmt: skip
     after = error.get("after")
     retry_after = None if after is None else max(0.0, float(after))
+    if reply.kind == "snoozed":
+        limit = SnoozeLimit(error.get("most"), error.get("until"), failure)
+        return Outcome(lease, Kind.SNOOZED, took=reply.took, retry_after=retry_after, snooze=limit)
     retryable = bool(error.get("retryable", True))
     return Outcome(lease, Kind.FAILED, None, reply.took, failure, retryable=retryable, retry_after=retry_after)

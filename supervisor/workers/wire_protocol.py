@@ -35,7 +35,7 @@ MAX_DOING = 500  # characters
 NO_MORE = b"[]"
 CANCEL, JOB_CANCELLED = "cancel", "job cancelled"
 PERMIT_BYTES = 4  # of an async worker: the number of the job
-KINDS = frozenset({"failed", "rejected", "retry", "timeout", "unknown"})
+KINDS = frozenset({"failed", "rejected", "retry", "snoozed", "timeout", "unknown"})
 WROTE: Mapping[str, Any] = MappingProxyType({"wrote": True})
 """In place of an error, for a success of a job that has written something: its output is read before the outcome is passed on."""
 STATUS_LOWERED = 121
@@ -345,6 +345,8 @@ _ERROR_FIELDS: Mapping[str, tuple[type, ...]] = {
     "retryable": (bool,),
     "stderr": (str, type(None)),
     "peak_memory": _OPTIONAL_INTEGER,
+    "most": _OPTIONAL_INTEGER,
+    "until": _OPTIONAL_INTEGER,
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from inspect import Parameter
 from typing import Any
 
+from supervisor.client.by_filter import Filter
 from supervisor.client.new_jobs import Options, checked
 from supervisor.jobs import NewJob
 
@@ -19,6 +20,10 @@ def parameters(function: Callable[..., Any]) -> list[Parameter]:
         of_job = {**inspect.signature(NewJob).parameters, **inspect.signature(checked).parameters}
         options = [of_job[name].replace(kind=Parameter.KEYWORD_ONLY) for name in Options.__annotations__]
         found[-2:] = [*options, found[-2]]
+    if found and found[-1].annotation == "Unpack[Filter]":
+        where = [Parameter(name, Parameter.KEYWORD_ONLY, default=None) for name in Filter.__annotations__]
+        first = next(at for at, each in enumerate(found) if each.kind is Parameter.KEYWORD_ONLY)
+        found = [*found[:first], *where, *found[first:-1]]
     return found
 
 

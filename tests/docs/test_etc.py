@@ -53,7 +53,7 @@ def flattened(value: Any, prefix: str = "") -> set[str]:
         return {key for part in value for key in flattened(part, f"{prefix}[]")} if prefix == "dlq.sinks" else {prefix}
     if not isinstance(value, dict):
         return {prefix}
-    named = prefix in ("queues", "handlers", "workers.groups")
+    named = prefix in ("queues", "handlers", "schedules", "workers.groups")
     return {
         found
         for key, part in value.items()

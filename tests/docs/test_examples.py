@@ -22,16 +22,18 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from supervisor import Client, Handler, InvalidPayload, Job, Reject, Retry, events
+from supervisor import Client, Handler, InvalidPayload, Job, Reject, Retry, Snooze, events
 from supervisor.cli.init import PLUGIN
 from supervisor.config.loading import load
+from supervisor.config.schedules import of_handler
 from supervisor.config.settings import Settings
 from supervisor.jobs import Kind, Lease, Outcome, Policy
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
+from supervisor.schedules.fire_times import Cron
 from supervisor.workers.child.middleware import async_middleware
 from tests.docs.commands import COMMANDS, parse
-from tests.docs.pages import Block, blocks, code_in_prose, page, pages
+from tests.docs.pages import Block, blocks, code_in_prose, first_column, page, pages
 from tests.docs.shell import commands_in, run_page
 from tests.promtool import promtool
 from tests.system.command import Command
@@ -187,6 +189,15 @@ def _measure(plugin: Loaded) -> None:
             plugin.call("measure", payload, attempt)
 
 
+def _download(plugin: Loaded) -> None:
+    for payload, most in (({"export": "a"}, 20), ({"export": "a", "ends": "2030-01-01T00:00:00Z"}, None)):
+        with pytest.raises(Snooze) as snoozed:
+            plugin.call("download", payload)
+        assert snoozed.value.max_snoozes == most
+    plugin.names["READY"].add("a")
+    assert plugin.call("download", {"export": "a"}) == "a.csv"
+
+
 def _pager(plugin: Loaded) -> None:
     sent: list[Any] = []
 
@@ -305,6 +316,13 @@ def _sales(plugin: Loaded) -> None:
     assert plugin.manager.handlers["add_sales"].function(job) == 5
 
 
+def _daily(plugin: Loaded) -> None:
+    handler = plugin.manager.handlers["daily"]
+    job = Job(7, "daily", headers={"schedule.name": "daily", "schedule.time": "2026-03-29T01:00:00.000000Z"})
+    assert handler.function(job) == "report of 2026-03-28"
+    assert of_handler("daily", handler.schedule).timing == Cron("0 3 * * *", "Europe/Berlin")
+
+
 CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "README.md:plugins/thumbnails.py": _thumbnail,
     "getting-started.md:plugins/thumbnails.py": _thumbnail,
@@ -324,6 +342,8 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "guides/handlers.md:plugins/orders.py": _place_order,
     "guides/kafka.md:plugins/orders.py": _handle_order,
     "guides/retries.md:plugins/weather.py": _measure,
+    "guides/schedules.md:plugins/daily.py": _daily,
+    "guides/retries.md:plugins/exports.py": _download,
     "guides/dead-letters.md:plugins/pager.py": _pager,
     "guides/plugins.md:plugins/timing.py": _timing,
     "guides/plugins.md:plugins/gently.py": _gently,
@@ -389,6 +409,18 @@ def test_the_commands_that_enqueue_work(command: Command) -> None:
     jobs = command.jobs()
     assert len(jobs) == 4 + 3
     assert {job["queue"] for job in jobs} == {"default", "images"}
+
+
+def test_the_commands_about_schedules_work_and_their_json_has_the_documented_keys(command: Command) -> None:
+    (config, *_) = (block for block in page("guides/schedules.md").blocks if block.language == "yaml")
+    command.write(config=config.text, plugins={"report.py": PLUGIN})
+    run_page(page("guides/schedules.md"), command.folder, languages={"sh"})
+    (job,) = command.jobs()
+    assert (job["handler"], job["payload"]) == ("report", {"size": "full"})
+    listed = [json.loads(line) for line in command.ask("schedules", "list", "--json").splitlines()]
+    assert [it["schedule"] for it in listed] == ["cleanup", "daily", "nightly"]
+    written = first_column(page("reference/command-line.md").section("A schedule"))
+    assert all(sorted(it) == sorted(written) for it in listed)
 
 
 # --- commands

@@ -21,6 +21,7 @@ from supervisor.config.loading import load
 from supervisor.config.settings import Settings
 from supervisor.jobs import Cause, Failure, Job, JobState, NewJob
 from supervisor.kafka import events as kafka_events
+from supervisor.schedules import events as schedule_events
 from supervisor.telemetry.metrics import Metrics
 from tests.config_keys import known_keys
 from tests.docs.commands import COMMANDS, arguments_of, options_of
@@ -147,7 +148,7 @@ def test_every_hook_is_in_the_reference_with_its_arguments() -> None:
 def test_every_event_is_in_the_reference_with_its_fields() -> None:
     known = {
         name: list(event._fields)
-        for module in (events, kafka_events)
+        for module in (events, kafka_events, schedule_events)
         for name, event in vars(module).items()
         if isinstance(event, type) and issubclass(event, tuple) and event.__module__ == module.__name__
     }
@@ -280,12 +281,18 @@ SIGNATURES = {
     "counts": supervisor.Client.counts,
     "job": supervisor.Client.job,
     "cancel": supervisor.Client.cancel,
+    "cancel_jobs": supervisor.Client.cancel_jobs,
+    "retry_jobs": supervisor.Client.retry_jobs,
+    "delete_jobs": supervisor.Client.delete_jobs,
+    "redrive_dead_letters": supervisor.Client.redrive_dead_letters,
+    "purge_dead_letters": supervisor.Client.purge_dead_letters,
     "result": supervisor.Client.result,
     "results": supervisor.Client.results,
     "close": supervisor.Client.close,
     "AsyncClient": supervisor.AsyncClient,
     "NewJob": supervisor.NewJob,
     "NotAccepted": supervisor.NotAccepted,
+    "Snooze": supervisor.Snooze,
 }
 
 

@@ -92,7 +92,7 @@ def test_jobs_are_records_of_the_topic_of_their_handler(kafka: Call, broker: Bro
         (["enqueue", "take", "--delay", "1s"], "enqueue with delay: leave it out"),
         (["enqueue", "take", "--max-retries", "1"], "enqueue with max_retries: leave it out"),
         (["enqueue", "take", "--timeout", "1s"], "enqueue with timeout: leave it out"),
-        (["jobs", "list"], "list jobs: its jobs are in the memory"),
+        (["jobs", "list"], "find jobs: its jobs are in the memory"),
         (["jobs", "wait", "1"], "wait for jobs: its jobs are in the memory"),
         (["jobs", "delete", "1"], "delete jobs: cancel them"),
         (["dlq", "redrive", "--all"], "redrive dead letters in place: send them back"),

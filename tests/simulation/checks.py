@@ -25,7 +25,8 @@ CUT_SHORT = (Cause.CRASH, Cause.TIMEOUT, Cause.HEARTBEAT_LOST)
 
 LATE = 0.5  # seconds, for an outcome before it that was read late
 SLOW = 0.5  # seconds, at most, between two jobs of a worker, which count for the second
-ENDS = {Cause.EXCEPTION: ("failed", "retry"), Cause.REJECTED: ("rejected",)}
+MAX_SNOOZES = 2
+ENDS = {Cause.EXCEPTION: ("failed", "retry", "snoozed"), Cause.REJECTED: ("rejected",)}
 
 
 @dataclass(eq=False)
@@ -60,6 +61,7 @@ class Record:
     token: int = 0
     bumped: bool = False
     retries: int = 0
+    snoozes: int = 0
     owner: int = 0
     unanswered: int = 0  # the token of a claim whose answer was lost
     settled: int = 0  # the token under which it was settled last
@@ -156,6 +158,9 @@ class Checks:
         cause = outcome.failure.cause if outcome.failure else None
         if outcome.kind is Kind.SUCCEEDED:
             holds(run and run.end == "ok", "succeeded without having done its work:", outcome, run)
+        elif outcome.kind is Kind.SNOOZED:
+            holds(run and run.end == "snoozed", "snoozed although it did not ask for it:", outcome, run)
+            holds(not outcome.counted, "a snooze was counted as a retry:", outcome)
         elif outcome.kind is Kind.RELEASED:
             holds(run is None or owner.ending, "released although it was started:", outcome, run)
         elif cause in CUT_SHORT:
@@ -205,6 +210,12 @@ class Checks:
         record.settled = record.token
         record.retries += outcome.counted
         holds(record.retries <= record.max_retries, "retried beyond its limit:", outcome, record)
+        if outcome.kind is Kind.SNOOZED:
+            record.snoozes += 1
+            holds(record.snoozes <= MAX_SNOOZES, "snoozed beyond its limit:", outcome, record)
+            self.count["snoozes"] += 1
+        elif run is not None and run.end == "snoozed" and outcome.kind is Kind.FAILED:
+            holds(record.snoozes == MAX_SNOOZES, "its snooze has failed before its limit:", outcome, record)
         if outcome.counted:
             holds(outcome.state is JobState.SCHEDULED, "counted but not scheduled:", outcome)
             self.count["retries"] += 1
@@ -248,7 +259,7 @@ class Checks:
                 holds(record.state != IN_FLIGHT, "deleted in flight:", record)
                 record.state = GONE
             elif record.state in TERMINAL:
-                record.state, record.retries = WAITING, 0
+                record.state, record.retries, record.snoozes = WAITING, 0, 0
                 for sink in self._world.taken.values():
                     sink.discard(id)
             record.since, record.delay = self._world.clock.now, 0.0
@@ -271,6 +282,7 @@ class Checks:
             state = job["state"] if job["state"] not in ("ready", "scheduled") else WAITING
             holds(state == record.state, "state in the store:", job["state"], record)
             holds(job["retries"] == record.retries, "retries in the store:", job["retries"], record)
+            holds(job["snoozes"] == record.snoozes, "snoozes in the store:", job["snoozes"], record)
             if state == "succeeded":
                 report = job["progress"]
                 holds(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Lease
 from supervisor.workers.interface import USUAL_TIMEOUTS, ExitReport, WorkerListener, WorkerProgress
-from tests.simulation.checks import Run
+from tests.simulation.checks import MAX_SNOOZES, Run
 from tests.unit.fakes import FakeWorker
 
 if TYPE_CHECKING:
@@ -119,6 +119,8 @@ class SimulatedWorker(FakeWorker):
             return
         self.run, run.end = None, kind
         extra = {"after": 5.0} if kind == "retry" else {}
+        if kind == "snoozed":
+            extra = {"after": 5.0, "most": MAX_SNOOZES, "until": None}
         self.finish(kind, seconds, None if kind == "ok" else {**ERROR, **extra})
         if self.world.random.random() < 0.9:
             self.owner.soon(self.read)

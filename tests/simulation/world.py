@@ -149,7 +149,7 @@ class World:
         if lease.handler == "hopeless":
             return "failed", short
         if lease.handler == "picky":
-            return ("rejected" if lot < 0.3 else "retry" if lot < 0.6 else "ok"), short
+            return ("rejected" if lot < 0.3 else "retry" if lot < 0.5 else "snoozed" if lot < 0.8 else "ok"), short
         return "ok", short
 
     def may_lose_leases(self, number: int) -> bool:

@@ -239,7 +239,7 @@ class SqliteFactory(StoreFactory):
 
 
 TABLES = (
-    "jobs", "counts", "attempts", "dead_letters", "queues", "supervisors", "extras", "key_holders", "key_waiters",
+    "jobs", "counts", "attempts", "dead_letters", "queues", "supervisors", "schedules", "extras", "key_holders", "key_waiters",
 )  # fmt: skip
 NUMBERED = ("jobs", "attempts", "supervisors")
 

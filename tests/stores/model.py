@@ -63,6 +63,8 @@ class ModelJob:
     dead_letter: ModelDeadLetter | None = None
     progress: dict[str, Any] | None = None
     log: dict[str, Any] | None = None
+    snoozes: int = 0
+    snoozed_until: int | None = None
 
     @property
     def dead_letter_state(self) -> str | None:
@@ -92,6 +94,8 @@ class ModelJob:
             "finished_at": iso(self.finished_at), "result": self.result and orjson.loads(self.result), "headers": {},
             "errors": self.errors, "dead_letter": self.dead_letter_state,
             "missing_sinks": sorted(self.dead_letter.missing) if self.dead_letter else [],
+            "snoozes": self.snoozes,
+            "snoozed_until": iso(self.due_at) if self.state is SCHEDULED and self.due_at == self.snoozed_until else None,
             "expired_count": self.expired_count, "progress": self.progress, "log": self.log,
             "lease": {"owner": self.owner, "until": iso(self.deadline)} if self.state is IN_FLIGHT else None,
         }  # fmt: skip
@@ -201,6 +205,8 @@ class Model:
             job.finished_at = self.now
         if outcome.state is SCHEDULED:
             job.due_at = self.after(outcome.delay)
+        if outcome.kind is Kind.SNOOZED:
+            job.snoozes, job.snoozed_until = job.snoozes + 1, job.due_at
         if outcome.counted:
             job.retries, job.tier, job.age = job.retries + 1, Tier.RETRY, job.due_at
         if outcome.dead_letter:
@@ -331,6 +337,12 @@ class Model:
 
         return self._do(ids, may_delete, lambda job: self.forget([job.id]))
 
+    def move(self, ids: Iterable[int], queue: str) -> OperatorResult:
+        def move(job: ModelJob) -> None:
+            job.row = job.row._replace(queue=queue)
+
+        return self._do(ids, lambda job: job.state in (READY, SCHEDULED), move)
+
     def purge(self, force: bool = False) -> OperatorResult:
         return self.delete(self._dead(), force)
 
@@ -354,7 +366,8 @@ class Model:
 
     def _redrive(self, job: ModelJob) -> None:
         job.state, job.tier, job.due_at, job.age = READY, Tier.FRESH, self.now, self.next_age()
-        job.retries = job.expired_count = 0
+        job.retries = job.expired_count = job.snoozes = 0
+        job.snoozed_until = None
         job.started_at = job.finished_at = job.result = None
         if job.dead_letter:
             job.dead_letter.state = None

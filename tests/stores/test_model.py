@@ -66,7 +66,7 @@ QUEUES = st.sampled_from(["a", "b"])
 PICKS = st.lists(st.integers(0, 7), min_size=1, max_size=4)
 IDS = st.lists(st.integers(0, 9), min_size=1, max_size=4)
 FEW = st.sampled_from([3, 2, 4, 1, 0])
-ENDINGS = st.sampled_from(["failure", "rejected", "success", "at once", "released", "put off"])
+ENDINGS = st.sampled_from(["failure", "rejected", "success", "at once", "released", "put off", "snoozed"])
 ENQUEUE = op(
     "enqueue", queue=QUEUES, handler=st.sampled_from(["mail", "once"]), priority=st.integers(0, 3), n=st.integers(1, 3),
     delay=st.sampled_from([None, None, 5.0, -5.0]), max_retries=st.sampled_from([None, 0, 1]),
@@ -86,6 +86,7 @@ OPERATIONS = st.one_of(
     op("postpone", picks=PICKS), op("drop_sink", sink=st.sampled_from(["x", "y"])),
     op("change", command=st.sampled_from(["retry", "cancel"]), ids=IDS),
     op("change", command=st.sampled_from(["retry", "redrive", "delete"]), ids=IDS, force=st.booleans()),
+    op("change", command=st.just("move"), ids=IDS, queue=QUEUES),
     op("redrive_all", force=st.booleans()),
     op("purge", force=st.booleans()),
     op("pause", queue=QUEUES, paused=st.booleans()),
@@ -359,7 +360,7 @@ class Machine(RuleBasedStateMachine):
     def drop_sink(self, store: Store, owner: str, sink: str) -> None:
         assert store.drop_sink(sink) == self.model.drop_sink(sink)
 
-    def change(self, store: Store, owner: str, command: str, ids: Sequence[int], **options: bool) -> None:
+    def change(self, store: Store, owner: str, command: str, ids: Sequence[int], **options: Any) -> None:
         ids = [self.model.last_id - id for id in ids]
         done, refused = getattr(store, command)(ids, **options)
         assert (list(done), list(refused)) == getattr(self.model, command)(ids, **options)
@@ -442,6 +443,7 @@ def outcome(lease: Lease, how: str) -> Outcome:
         "rejected": Outcome(lease, Kind.FAILED, failure=failure, retryable=False),
         "released": Outcome(lease, Kind.RELEASED),
         "put off": Outcome(lease, Kind.RELEASED, delay=5.0),
+        "snoozed": Outcome(lease, Kind.SNOOZED, took=0.5, retry_after=5.0),
     }[how]
     return decide(outcome, lambda: 0.5, dead_letters=True)
 

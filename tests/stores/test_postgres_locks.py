@@ -14,6 +14,7 @@ from supervisor.config.settings import RetentionSettings
 from supervisor.engine.store_writer import Writer
 from supervisor.errors import RowsLocked, StoreContended, StoreUnavailable
 from supervisor.events import Bus
+from supervisor.jobs import JobState, Kind, Outcome
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.records import Look, Presence, Waiting
 from tests.stores.factories import (
@@ -119,6 +120,25 @@ def test_a_locked_dead_letter_delays_its_own_job_alone(factory, store):
         assert store.settle([outcome for outcome in outcomes if outcome.lease.id == other]) == []
     assert store.settle([outcome for outcome in outcomes if outcome.lease.id == id]) == []
     assert {dead_letter.id for dead_letter in dead_letters(store)} == {id, other}
+    factory.check()
+
+
+def test_a_locked_count_of_snoozes_delays_its_own_job_alone(factory, store):
+    id, other = put(store, "a", "b")
+    for _ in range(2):
+        outcomes = [Outcome(it, Kind.SNOOZED, state=JobState.SCHEDULED, delay=5.0) for it in take(store)]
+        if not store.get(id)["snoozes"]:
+            store.settle(outcomes)
+            factory.clock.step(5.0)
+            promote(store, 10)
+    with locked(factory, "snoozes", f"job_id = {id}"):
+        settle = met(lambda: store.settle(outcomes))
+        with pytest.raises(RowsLocked) as raised:
+            settle()
+        assert raised.value.ids == {id}
+        assert store.settle([outcome for outcome in outcomes if outcome.lease.id == other]) == []
+    assert store.settle([outcome for outcome in outcomes if outcome.lease.id == id]) == []
+    assert [store.get(each)["snoozes"] for each in (id, other)] == [2, 2]
     factory.check()
 
 

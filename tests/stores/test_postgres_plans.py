@@ -45,6 +45,7 @@ def factory(tmp_path_factory):
         PENDING,
         MANY,
     )
+    factory.sql("insert into {s}.job_tags(job_id, tag) select i, 'eu' from generate_series(1, %s) as i", MANY)
     yield factory
     factory.close()
 
@@ -61,6 +62,7 @@ CLAIM = ("q1", 100, 1, 1, "{}", 10**6, 0)
 FRESH_CLAIM = ("{q0,q1}", "{5,5}", 1, 1, '{"q0": {"mail": "policy"}}', 10**6, 0)
 RULE = (1000, 10, 50, 100)
 DONE, DEAD = JobFilter(JobState.SUCCEEDED, handler="mail"), JobFilter(dead_letter="delivered")
+TAGGED = JobFilter(handler="mail", tag="eu")
 MAIL = JobFilter(JobState.FAILED, "q1", "mail", since=1, until=2)
 STATEMENTS = {
     "claim": (claim.CLAIM, (*CLAIM, *WHOLE, *RULE), {"ready", "jobs_pkey"}),
@@ -89,6 +91,10 @@ STATEMENTS = {
     "find pending": (
         *search.passing(DEAD, search.by_id(DEAD, False, IdRange(1, 10**6), 10_000), 100),
         {"dead_letters_pkey"},
+    ),
+    "find by tag": (
+        *search.passing(TAGGED, search.by_id(TAGGED, False, IdRange(1, 10**6), 10_000), 100),
+        {"jobs_by_tag", "jobs_pkey"},
     ),
     "created at": (search.CREATED_AT, (1,), {"jobs_pkey"}),
     "pending dead letters": (queries.PENDING_DEAD_LETTERS, (1,), {"pending_dead_letters"}),

@@ -13,10 +13,14 @@ from supervisor.client.client import Client
 from supervisor.config.settings import RetentionSettings, Settings, StoreSettings
 from supervisor.errors import RowRefused, StoreBroken
 from supervisor.jobs import Progress
+from supervisor.stores.extras import Extras
 from supervisor.stores.job_reports import JobReport, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
+from supervisor.stores.postgres.rights import OF_SUPERVISORS
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow, Presence
+from supervisor.stores.schedules import ScheduleChange
+from supervisor.stores.search import JobFilter
 from tests.docs.pages import page
 from tests.stores.factories import ON_POSTGRESQL, again, dead, make_dead, put, state_of, success, take
 from tests.stores.pooler import Pooler
@@ -110,7 +114,12 @@ def test_an_operator_reads_and_changes_jobs_and_does_not_run_them(store, of):
     assert [*operator.retry(ids[:1]).changed] == ids[:1]
     assert [*operator.delete(ids[1:2]).changed] == ids[1:2]
     assert [*operator.redrive([1], True).changed] == [1]
+    assert [*operator.move(ids[2:3], "other").changed] == ids[2:3]
+    tagged = store.enqueue([EnqueueRow("f", "null", extras=Extras(tags=("eu",)))])
+    assert operator.find_jobs(JobFilter(tag="eu")).ids == tagged
     assert operator.purge(True).changed
+    operator.change_schedules(["nightly"], lambda now, rows: [ScheduleChange(rows["nightly"].state)], wait=True)
+    assert [row.state.name for row in operator.schedules()] == ["nightly"]
     with pytest.raises(StoreBroken, match="permission denied for table supervisors"):
         operator.join("o", "host", 1)
     operator.close()
@@ -135,6 +144,9 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     factory.sql("insert into {s}.counts(state, queue, tier, n) values (1, 'default', 0, 5)")
     assert runner.repair()
     assert runner.held() and runner.expired_leases(10) == []
+    for number in (1, 2, 5):
+        jobs = [EnqueueRow("mail", "1")] * number
+        assert runner.change_schedules(["n"], lambda now, rows, jobs=jobs: [ScheduleChange(rows["n"].state, jobs)])[0]
     runner.leave()
     runner.close()
 
@@ -143,6 +155,7 @@ def lacked_by_operator(factory):
     return [
         f'grant insert, update on "{factory.schema}".reports to operator',
         f'grant insert, update, delete on "{factory.schema}".supervisors to operator',
+        f'grant execute on function "{factory.schema}".put to operator',
     ]
 
 
@@ -164,7 +177,7 @@ def test_the_grants_that_are_named_are_enough_for_a_supervisor(factory, store, o
     factory.sql("grant usage on schema {s} to runner; grant select on {s}.test_clock to runner")
     with closing(of(RUNNER)) as runner:
         grants = runner.missing_rights()
-    assert len(grants) == 11
+    assert len(grants) == len(OF_SUPERVISORS) + 1, "one for each table, and one for all functions"
     factory.sql("; ".join(grants))
     test_a_runner_does_all_that_a_supervisor_does(factory, store, of)
 

@@ -10,7 +10,7 @@ import pytest
 from supervisor.jobs import Cause, JobState
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.search import JobFilter, SearchLimits
-from tests.stores.factories import dead, dead_letters, make_dead, put, success, take, take_one
+from tests.stores.factories import again, dead, dead_letters, make_dead, promote, put, release, success, take, take_one
 
 
 def found(store, limit=100, before=None, limits=None, **where):
@@ -268,3 +268,30 @@ def test_failures_are_grouped_by_handler_and_error(factory, store):
     assert [it["last_at"] for it in groups] == [store.get(it["example_id"])["finished_at"] for it in groups]
     assert store.failures(1) == groups[:1]
     assert [it["example_id"] for it in store.failures(10, among=2)] == [scan, crash]
+
+
+def test_jobs_are_found_by_their_last_error(store):
+    twice, other, crashed, never = put(store, *"abcd")
+    leases = {lease.id: lease for lease in take(store)}
+    known = {"type": "TimeoutError", "message": 'no answer of "smtp1"'}
+    store.settle([again(leases[twice], 0.0), failed(leases[other], type="KeyError", message="'smtp1'")])
+    store.settle([failed(leases[crashed], cause=Cause.CRASH, type="", message="its worker was killed")])
+    store.settle([release(leases[never])])
+    promote(store, 10)
+    (retry,) = [lease for lease in take(store) if lease.id == twice]
+    store.settle([failed(retry, **known)])
+    assert found(store, error="SMTP1") == [other, twice]
+    assert found(store, error="timeouterror: no answer") == found(store, error='of "smtp1"') == [twice]
+    assert found(store, error="crash") == [crashed]
+    assert found(store, error="ValueError") == [], "that was an earlier error"
+    assert found(store, error="smtp1", handler="b", state=JobState.FAILED) == [other]
+    assert found(store, error="smtp1", text="timeout") == [twice]
+    assert found(store, error="traceback") == []
+
+
+def test_pages_of_a_search_by_error_have_each_job_once(store):
+    ids = make_dead(store, *["mail"] * 5)
+    put(store, *["mail"] * 5)
+    limits = SearchLimits(searched=3, batch=2)
+    assert all_pages(store, 2, limits, error="valueerror")[0] == ids[::-1]
+    assert all_pages(store, 2, limits, error="valueerror", dead_letter="any")[0] == ids[::-1]

@@ -15,6 +15,7 @@ from supervisor.stores.sqlite.store import SqliteStore
 
 BY_KEY = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 
+TAGGED = JobFilter(tag="eu")
 MAIL = JobFilter(queue="mail", handler="mail", since=1, until=2)
 
 STATEMENTS = {
@@ -47,6 +48,10 @@ STATEMENTS = {
     "find by id": (
         search.passing(MAIL, search.by_id(MAIL, False, IdRange(), 1))[0],
         "SEARCH jobs USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)",
+    ),
+    "find by tag": (
+        search.passing(TAGGED, search.by_id(TAGGED, False, IdRange(), 1))[0],
+        "SEARCH job_tags USING INDEX jobs_by_tag (tag=? AND job_id>? AND job_id<?)",
     ),
     "find by text": (search.WITH_TEXT.as_text_each, BY_KEY),
     "held": (settle.HELD.as_text_each, "SEARCH jobs USING INDEX in_flight (owner=?)"),

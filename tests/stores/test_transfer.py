@@ -7,11 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from supervisor.errors import StoreError, StoreUnavailable
-from supervisor.jobs import Backoff, JobState, Progress
+from supervisor.jobs import Backoff, JobState, Kind, Outcome, Progress
+from supervisor.schedules.policy import ScheduleState
 from supervisor.stores import transfer
 from supervisor.stores.job_reports import JobReport, log_text, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.records import EnqueueRow
+from supervisor.stores.schedules import ScheduleChange
 from supervisor.stores.transfer import TransferLimits, TransferRecord, transfer_jobs, undo_transfer
 from tests.stores.factories import (
     FACTORIES,
@@ -97,6 +99,9 @@ def filled(factories, source):
     put(source, "options", max_retries=7, timeout=1.5, backoff=Backoff(1.0, 4.0, 60.0, "none"), queue="post")
     put(source, "urgent", priority=100)
     put(source, "later", delay=60.0, priority=-5)
+    put(source, "snoozed", queue="snoozed")
+    (lease,) = take(source, queue="snoozed")
+    source.settle([Outcome(lease, Kind.SNOOZED, state=JobState.SCHEDULED, delay=60.0)])
     source.pause("post", True)
     factories[0].clock.step(10)
     promote(source, 10)
@@ -120,6 +125,17 @@ def test_every_job_is_as_it_was(factories, source, target):
     )
     factories[1].check()
     assert jobs_of(source)[2:] == wanted, "the source keeps its rows"
+
+
+def test_schedules_go_on_where_they_were(factories, source, target):
+    state = ScheduleState("nightly ä", "report", "cron 0 3 * * * UTC", 5, 7, "enqueued", True, 12)
+    for store in (source, target):
+        store.change_schedules([state.name], lambda now, rows: [ScheduleChange(rows[state.name].state)], wait=True)
+    source.change_schedules([state.name], lambda now, rows: [ScheduleChange(state)], wait=True)
+    source.change_schedules(["other"], lambda now, rows: [ScheduleChange(rows["other"].state)], wait=True)
+    transfer_jobs(left_alone(source), target)
+    assert target.schedules() == source.schedules()
+    assert target.schedules()[0].state == state
 
 
 def test_transferred_jobs_go_on_where_they_were(factories, source, target):

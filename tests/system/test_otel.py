@@ -15,7 +15,7 @@ from tests.system.command import ROOT, Command
 
 JOBS = """
     import asyncio, os, time
-    from supervisor import Client, handler
+    from supervisor import Client, Snooze, handler
     from opentelemetry import trace
 
     def work(job, name):
@@ -32,6 +32,12 @@ JOBS = """
     async def coroutine(job):
         await asyncio.sleep(0)
         work(job, "inside coroutine")
+
+    @handler(max_retries=0)
+    def snoozes(job):
+        if not os.path.exists("woken"):
+            open("woken", "w").close()
+            raise Snooze("10ms")
 
     @handler(timeout="500ms", max_retries=0)
     def hangs(job):
@@ -147,6 +153,14 @@ def check_child(collector: Collector, parent_id: int) -> None:
     (sent,) = (span for span in collector.named("send default") if span.parent == parent.id)
     (child,) = (span for span in collector.named("process default") if span.parent == sent.id)
     assert (parent.parent, parent.links, child.trace) == ("", [], parent.trace)
+
+
+def test_an_attempt_that_snoozes_is_no_error(command: Command, collector: Collector) -> None:
+    enqueue_traced(command, "snoozes")
+    assert command.run("--drain").wait(SLOW_MACHINE) == 0
+    collector.wait("request", "send default", *["process default"] * 2)
+    _, attempts = spans_of(collector, "snoozes")
+    assert [(span.is_error, span.events) for span in attempts] == [(False, [])] * 2
 
 
 def test_servers_that_are_down_hold_up_no_job(command: Command, collector: Collector) -> None:

@@ -14,7 +14,7 @@ from tests.system.command import ROOT, Command
 JOBS = """
     import asyncio, os, time
     import sentry_sdk
-    from supervisor import Reject, Retry, handler
+    from supervisor import Reject, Retry, Snooze, handler
 
     RETRIES = {"max_retries": 2, "backoff": {"base": "1ms", "jitter": "none"}}
 
@@ -44,6 +44,16 @@ JOBS = """
     @handler(**RETRIES)
     def asks(job):
         raise Retry("busy", after=0)
+
+    @handler(max_retries=0)
+    def snoozes(job):
+        raise Snooze("10ms", max_snoozes=2)
+
+    @handler(max_retries=0)
+    async def wakes(job):
+        if not os.path.exists("woken"):
+            open("woken", "w").close()
+            raise Snooze("10ms")
 
     @handler(timeout="300ms", max_retries=0)
     def hangs(job):
@@ -101,16 +111,17 @@ def error(event: dict[str, Any]) -> dict[str, Any]:
 
 def test_each_job_that_has_failed_for_good_is_one_event(command: Command, sentry: SentryServer) -> None:
     raising = ["sync", "coroutine", "rejects", "never", "asks", "typed", "unstorable"]
-    handlers = [*raising, "hangs", "waits", "crashes", "works"]
+    handlers = [*raising, "snoozes", "hangs", "waits", "crashes", "works", "wakes"]
     ids = drain(command, *handlers)
     by_handler = {event["tags"]["handler"]: event for event in sentry.events}
-    assert sorted(by_handler) == sorted(event["tags"]["handler"] for event in sentry.events) == sorted(handlers[:-1])
+    assert sorted(by_handler) == sorted(event["tags"]["handler"] for event in sentry.events) == sorted(handlers[:-2])
     assert {name: error(event)["type"] for name, event in by_handler.items()} == {
         "sync": "LookupError",
         "coroutine": "LookupError",
         "rejects": "Reject",
         "never": "KeyError",
         "asks": "Retry",
+        "snoozes": "Snooze",
         "hangs": "Timeout",
         "waits": "Timeout",
         "crashes": "WorkerCrashed",

@@ -27,6 +27,7 @@ UNUSED_BY_ENQUEUE = (
     "asyncio",
     "psycopg",
     "confluent_kafka",
+    "cronsim",
     "pluggy",
     "multiprocessing",
     "concurrent.futures",

@@ -12,6 +12,7 @@ import pytest
 from supervisor.errors import Unsupported
 from supervisor.http.pages import actions
 from supervisor.jobs import JobState
+from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow, Presence
 from tests.stores.factories import MemoryFactory, SqliteFactory, StoreFactory, make_dead, put, take
 from tests.unit.http_site import Site
@@ -94,6 +95,12 @@ def test_jobs_are_shown_by_each_part_of_the_filter(site: Site, store: Any) -> No
         assert ids(site.ask(f"/api/jobs?{query}")) == [wanted], query
     assert ids(site.ask("/api/jobs?dead_letter=pending")) == [dead_letter]
     assert ids(site.ask("/api/jobs?queue=none")) == []
+    (tagged,) = store.enqueue([EnqueueRow("mail", "null", headers='{"tenant": "7"}', extras=Extras(tags=("eu",)))])
+    for query in ("tag=eu", "header=tenant%3D7", "header=tenant=7&tag=eu&state=ready"):
+        assert ids(site.ask(f"/api/jobs?{query}")) == [tagged], query
+    assert ids(site.ask("/api/jobs?error=VALUEERROR&dead_letter=any")) == [dead_letter]
+    body = {"where": {"tag": "eu", "header": "tenant=7"}}
+    assert site.ask("/api/jobs/cancel", "POST", body).body["changed"] == 1
 
 
 def test_the_time_of_a_filter_is_a_time_or_how_long_ago(site: Site, store: Any, factory: StoreFactory) -> None:
@@ -300,6 +307,10 @@ def test_a_drain_is_asked_for(site: Site) -> None:
         ("/api/jobs?until=-1h", None, "until: expected a time with a zone"),
         ("/api/jobs?text=", None, "text: expected a text of 1 to 200 characters"),
         ("/api/jobs?text=a%00b", None, "text: expected a text of 1 to 200 characters"),
+        ("/api/jobs?error=", None, "error: expected a text of 1 to 200 characters"),
+        ("/api/jobs?tag=", None, "tag: expected a name"),
+        ("/api/jobs?header=tenant", None, "header: expected NAME=VALUE"),
+        ("/api/jobs/retry", {"where": {"header": {"a": 1}}}, "where.header: expected a text"),
         ("/api/jobs?limit=0", None, "limit: expected a whole number from 1 to 100"),
         ("/api/jobs?limit=%D9%A1", None, "limit: expected a whole number from 1 to 100"),
         ("/api/jobs?before=x", None, "before: expected the `next` of the answer before"),

@@ -15,7 +15,9 @@ from tests.stores.factories import SqliteFactory, make_dead, put
 from tests.unit.http_site import Site
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-MORE_THAN_A_SCHEMA = ("queue: ", "handler: ", "name: ", "sink: ", "before: ", "where.queue: ", "where.handler: ")
+MORE_THAN_A_SCHEMA = (
+    "queue: ", "handler: ", "name: ", "sink: ", "tag: ", "before: ", "where.queue: ", "where.handler: ", "where.tag: ",
+)  # fmt: skip
 """Names are printable, and a cursor belongs to a filter: a schema can't express either."""
 QUIETLY = settings(
     max_examples=10, deadline=None, database=None, derandomize=True, phases=[Phase.generate],

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome, Policy
+from supervisor.jobs import Backoff, Cause, Failure, JobState, Kind, Lease, Outcome, Policy, SnoozeLimit
 from supervisor.retry import (
     KEEP,
     RESET,
@@ -18,6 +18,7 @@ from supervisor.retry import (
     expired_count_change,
     expired_lease_outcome,
     jittered,
+    limited_snooze,
     unknown_handler,
 )
 
@@ -180,3 +181,42 @@ def test_an_unknown_handler_is_released_until_its_grace_is_over() -> None:
     dead = decide(unknown_handler(lease(), unknown_for=3600, grace=3600), never, dead_letters=True)
     assert (dead.state, dead.dead_letter) == (JobState.FAILED, True)
     assert dead.failure is not None and dead.failure.cause is Cause.UNKNOWN_HANDLER
+
+
+def snoozed(most: int | None = 2, until: float | None = None, retries: int = 0) -> Outcome:
+    limit = SnoozeLimit(
+        most, None if until is None else int(until * 1e6), Failure(Cause.EXCEPTION, "Snooze", "for 30s")
+    )
+    return Outcome(lease(retries), Kind.SNOOZED, took=0.5, retry_after=30.0, snooze=limit)
+
+
+def test_a_snooze_is_scheduled_without_a_retry_even_if_none_is_left() -> None:
+    decided = decide(snoozed(retries=3), never, dead_letters=True, within_budget=None)
+    assert (decided.state, decided.delay, decided.counted, decided.dead_letter) == (
+        JobState.SCHEDULED,
+        30,
+        False,
+        False,
+    )
+    assert expired_count_change(decided) is RESET
+
+
+def test_the_snooze_past_max_snoozes_is_a_failed_attempt() -> None:
+    assert limited_snooze(snoozed(2), 1, 0.0) == snoozed(2)
+    failed = limited_snooze(snoozed(2), 2, 0.0)
+    assert failed.failure is not None
+    assert failed.failure.message == "it has snoozed 2 times, the most that max_snoozes=2 allows"
+    assert (failed.kind, failed.snooze, failed.took) == (Kind.FAILED, None, 0.5)
+    decided = decide(failed, half, dead_letters=True)
+    assert (decided.state, decided.counted) == (JobState.SCHEDULED, True)
+
+
+def test_a_snooze_may_end_at_until_and_not_later() -> None:
+    assert limited_snooze(snoozed(None, until=130.0), 10**6, 100.0).kind is Kind.SNOOZED
+    failed = limited_snooze(snoozed(None, until=130.0), 0, 100.001)
+    assert failed.failure is not None
+    assert failed.failure.message == "the snooze for 30s would end after until=1970-01-01T00:02:10.000000Z"
+
+
+def test_other_outcomes_have_no_such_limit() -> None:
+    assert limited_snooze(failed(), 10**6, 1e12) == failed()

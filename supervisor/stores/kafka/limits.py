@@ -43,8 +43,11 @@ NOWHERE: Mapping[str, Limit] = {
         "redrive dead letters in place",
         "send them back from their topic with: supervisor dlq redrive --from-topic TOPIC.dlq",
     ),
+    "move": Limit("move jobs to another queue", "produce the records to the other topic, since queues are topics"),
     "purge": Limit("purge dead letters", "delete the records of the dead-letter topic, with the tools of Kafka"),
     "delete": Limit("delete jobs", "cancel them; their records stay in the topic until its retention ends"),
+    "schedules": Limit("keep schedules", "enqueue from the cron of the system, or use another store"),
+    "change_schedules": Limit("keep schedules", "enqueue from the cron of the system, or use another store"),
     "drop_sink": Limit("drop a sink", "remove it from dlq.sinks, and restart the supervisors"),
 }
 """The calls that nobody can make."""

@@ -28,6 +28,7 @@ from supervisor.stores.memory.settle import Settles
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.problems import Problem
 from supervisor.stores.records import Look, OperatorResult
+from supervisor.stores.schedules import Change, ScheduleRow
 from supervisor.stores.sinks import Sinks
 
 P = ParamSpec("P")
@@ -67,6 +68,7 @@ class KafkaStore:
         self.newly_ready = links.newly_ready
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
+        self.snoozes = settles.snoozes
         self.expired_leases, self.repair, self.prune = settles.expired_leases, queries.repair, commands.prune
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.sinks = dead_letters.mark_accepted, self._inside("sinks", queries.sinks)
@@ -166,11 +168,20 @@ class KafkaStore:
     def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
         raise unsupported("delete")
 
-    def purge(self, force: bool = False) -> OperatorResult:
+    def move(self, ids: Sequence[int], queue: str, *, only: JobState | None = None) -> OperatorResult:
+        raise unsupported("move")
+
+    def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
         raise unsupported("purge")
 
     def drop_sink(self, sink: str) -> int:
         raise unsupported("drop_sink")
+
+    def schedules(self) -> list[ScheduleRow]:
+        raise unsupported("schedules")
+
+    def change_schedules(self, names: Sequence[str], change: Change, *, wait: bool = False) -> list[list[int]]:
+        raise unsupported("change_schedules")
 
     def close(self) -> None:
         self._stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -97,12 +97,18 @@ class OperatorChanges:
                 due_at=self._state.now(),
                 retries=0,
                 expired_count=0,
+                snoozes=0,
+                snoozed_until=None,
                 started_at=None,
                 finished_at=None,
                 result=None,
                 dead_letter=dead_letter,
             )
         self._links.run_again(self._jobs(ids))
+
+    def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
+        for job in self._jobs(ids):
+            self._state.change(job, row=job.row._replace(queue=queue))
 
     def remove(self, ids: Sequence[int]) -> None:
         for job in self._jobs(ids):

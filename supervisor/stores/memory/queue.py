@@ -74,6 +74,7 @@ class Queue:
                 for job in self._state.jobs.values()
                 if job.state is JobState.SCHEDULED and not job.retries and job.token and job.row.handler in handlers
                 if now < job.due_at <= now + microseconds(within) and job.expired_count < SUSPECT
+                if job.due_at != job.snoozed_until
             ]
             for job in found[:limit]:
                 self._state.change(job, due_at=now)

@@ -13,9 +13,7 @@ import orjson
 from supervisor.jobs import JobState
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.records import Place
-from supervisor.stores.search import FailureGroup, IdRange, JobFilter, SearchLimits, Walk
-
-_LOWER = str.maketrans({chr(code): chr(code).lower() for code in range(ord("A"), ord("Z") + 1)})
+from supervisor.stores.search import LOWER, FailureGroup, IdRange, JobFilter, SearchLimits, Walk, has_error
 
 
 class Search:
@@ -37,11 +35,18 @@ class Search:
         return Walk(nlargest(limit, (place for place in places if after is None or place < after)))
 
     def with_text(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
-        wanted = text.translate(_LOWER)
+        wanted = text.translate(LOWER)
         quoted = orjson.dumps(wanted).decode()[1:-1]
         texts = {id: [*_texts(self._state.jobs[id])] for id in ids}
         matching = {id for id, (own, errors) in texts.items() if wanted in own or wanted in errors or quoted in errors}
         return matching, sum(len(own) + len(errors) for own, errors in texts.values())
+
+    def with_error(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
+        last = {id: _last_error(self._state.jobs[id]) for id in ids}
+        return {id for id, error in last.items() if error and has_error(error, text)}, 0
+
+    def headers(self, ids: Sequence[int]) -> Iterator[tuple[int, str]]:
+        return ((id, text) for id in ids if (text := self._state.jobs[id].row.headers) is not None)
 
     def failures(self, limit: int, among: int) -> list[tuple[FailureGroup, Mapping[str, Any]]]:
         """Return the groups, each with the last error of its newest job."""
@@ -66,6 +71,7 @@ class Search:
                 and (where.until is None or job.created_at < where.until)
                 and _has_dead_letter(job, where.dead_letter)
                 and (where.sink is None or where.sink in job.missing_sinks)
+                and (where.tag is None or (job.row.extras is not None and where.tag in job.row.extras.tags))
             ):
                 yield job
 
@@ -76,8 +82,8 @@ def _has_dead_letter(job: JobRecord, wanted: str | None) -> bool:
 
 def _texts(job: JobRecord) -> Iterator[str]:
     """Yield the payload with the headers, and the errors."""
-    yield f"{job.row.payload}\n{job.row.headers or ''}".translate(_LOWER)
-    yield orjson.dumps(job.errors).decode().translate(_LOWER)
+    yield f"{job.row.payload}\n{job.row.headers or ''}".translate(LOWER)
+    yield orjson.dumps(job.errors).decode().translate(LOWER)
 
 
 def _last_error(job: JobRecord) -> Mapping[str, Any]:

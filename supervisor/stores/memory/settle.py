@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from supervisor.jobs import JobState, Lease, Outcome, Tier
+from supervisor.jobs import JobState, Kind, Lease, Outcome, Tier
 from supervisor.retry import ADD, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import LEFT, STATES
 from supervisor.stores.job_reports import JobReport
@@ -73,6 +73,8 @@ class Settles:
             changes |= {"retries": job.retries + 1, "tier": Tier.RETRY, "age": changes.get("due_at", job.age)}
         if outcome.failure is not None:
             changes["errors"] = _thinned((*job.errors, failure_record(outcome.failure, outcome.lease, now)))
+        if outcome.kind is Kind.SNOOZED:
+            changes |= {"snoozes": job.snoozes + 1, "snoozed_until": changes["due_at"]}
         if outcome.dead_letter:
             token = job.dead_letter.token + 1 if job.dead_letter else 0
             sinks = self._owner.owed()
@@ -100,6 +102,14 @@ class Settles:
                 if job is not None and job.token == token:
                     changes = {} if progress is None else {"progress": progress, "progress_at": self._state.now()}
                     self._state.change(job, **changes, **({} if log is None else {"log": log}))
+
+    def snoozes(self, leases: Sequence[Lease]) -> dict[int, int]:
+        with self._state.lock:
+            return {
+                job.id: job.snoozes
+                for lease in leases
+                if (job := self._state.leased(lease)) is not None and job.snoozes
+            }
 
     def held(self) -> list[tuple[int, int]]:
         with self._state.lock:

@@ -13,6 +13,7 @@ from typing import Any
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
+from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.extras import extras_text
 from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
@@ -58,6 +59,8 @@ class JobRecord:
     progress: str | None = None
     progress_at: int | None = None
     log: str | None = None
+    snoozes: int = 0
+    snoozed_until: int | None = None
     holds_key: bool = False
     links: Mapping[int, int] = field(default_factory=dict)
     """By parent, for a job that waits or has waited for others: see `stores.workflows`."""
@@ -103,10 +106,11 @@ class JobRecord:
             self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
             self.missing_sinks, self.expired_count, self.owner, self.lease_until, self.progress, self.progress_at, self.log,
             None if row.extras is None else extras_text(row.extras), self.expires_at, key_holder,
+            self.snoozes, self.snoozed_until,
         ))  # fmt: skip
 
 
-_INDEXED = frozenset({"state", "tier", "age", "due_at", "dead_letter"})
+_INDEXED = frozenset({"state", "tier", "age", "due_at", "dead_letter", "row"})
 """The fields by which jobs are counted and found, and have ended."""
 
 
@@ -148,6 +152,7 @@ class MemoryState:
         self.jobs: dict[int, JobRecord] = {}
         self.owners: dict[str, OwnerRecord] = {}
         self.paused: set[str] = set()
+        self.schedules: dict[str, ScheduleState] = {}
         self.counts: Counter[tuple[str, int, JobState]] = Counter()
         self._ready: dict[tuple[str, int], list[Entry]] = {}
         self._offered: dict[tuple[str, int], list[Entry]] = {}
@@ -175,6 +180,7 @@ class MemoryState:
                     raise
                 return
             self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
+            schedules = dict(self.schedules)
             made_ready = set(self.made_ready)
             try:
                 yield
@@ -183,6 +189,7 @@ class MemoryState:
             except BaseException:
                 self._undo(self._before)
                 self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
+                self.schedules = schedules
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
@@ -289,20 +296,22 @@ class MemoryState:
         if heap is None:
             return []
         for entry in self._offered.pop((queue, tier), ()):
-            if self._is_ready(entry, tier):
+            if self._is_ready(entry, queue, tier):
                 heappush(heap, entry)
         entries: dict[int, Entry] = {}
         while heap and len(entries) < limit:
             entry = heappop(heap)
-            if self._is_ready(entry, tier):
+            if self._is_ready(entry, queue, tier):
                 entries[entry[ID]] = entry
         self._offered[queue, tier] = list(entries.values())
         return [self.jobs[id] for id in entries]
 
-    def _is_ready(self, entry: Entry, tier: int) -> bool:
+    def _is_ready(self, entry: Entry, queue: str, tier: int) -> bool:
         _, age, id = entry
         job = self.jobs.get(id)
-        return job is not None and job.state is JobState.READY and job.age == age and job.tier == tier
+        if job is None or job.state is not JobState.READY:
+            return False
+        return job.age == age and job.tier == tier and job.row.queue == queue
 
     def next_scheduled(self) -> JobRecord | None:
         while self._scheduled:

@@ -11,9 +11,11 @@ from supervisor.stores.memory.operator import OperatorChanges
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.queries import Queries
 from supervisor.stores.memory.queue import Queue
+from supervisor.stores.memory.schedules import ScheduleTable
 from supervisor.stores.memory.settle import Settles
 from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.operator_commands import BatchedCommands
+from supervisor.stores.schedules import StoredSchedules
 
 
 class MemoryStore:
@@ -37,6 +39,7 @@ class MemoryStore:
         self.newly_ready = links.newly_ready
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
+        self.snoozes = settles.snoozes
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock = dead_letters.mark_accepted, state.clock
         self.stats, self.remaining = queries.stats, queries.remaining
@@ -45,8 +48,11 @@ class MemoryStore:
         self.get_many, self.ended, self.oldest_ready = queries.get_many, queries.ended, queries.oldest_ready
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
+        self.move = commands.move
         self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
         self.pause, self.repair, self.drop_sink = commands.pause, queries.repair, commands.drop_sink
+        schedules = StoredSchedules(ScheduleTable(state), state.transaction, queue.enqueue)
+        self.schedules, self.change_schedules = schedules.schedules, schedules.change_schedules
 
     def close(self) -> None:
         pass

@@ -37,6 +37,7 @@ MAKE_DUE = f"""
   with found as materialized (
     select id from {{s}}.jobs where state = {SCHEDULED} and due_at > {NOW} and due_at <= {NOW} + $1 and retries = 0 and token > 0
       and expired_count < {SUSPECT} and handler = any($2::text[])
+      and not exists (select from {{s}}.snoozes where job_id = jobs.id and until = due_at)
     order by due_at, id limit $3
     for no key update skip locked)
   update {{s}}.jobs set due_at = {NOW} from found where jobs.id = found.id returning jobs.id"""

@@ -12,6 +12,7 @@ from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYT
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
+from supervisor.stores.postgres.schedules import SCHEDULES
 from supervisor.stores.postgres.schema import (
     BLOCKED_JOBS,
     CLAIMABLE,
@@ -28,9 +29,11 @@ from supervisor.stores.postgres.schema import (
     QUEUE_CHANGED,
     REPORTS,
     SCHEMA,
+    SNOOZES,
     VERSION,
     VERSION_FOR_ALL,
 )
+from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.sinks import sinks_of, sinks_text
 
@@ -43,10 +46,13 @@ ACCEPTED = "select distinct accepted from {s}.letters"
 SET_ACCEPTED = "update {s}.letters set accepted = $2 where accepted = $1"
 
 FROM_VERSION_2 = (
+    SCHEDULES,
     "alter table {s}.jobs add column linked boolean, drop constraint claimable",
     f"alter table {{s}}.jobs add constraint claimable {CLAIMABLE_JOB}",
     BLOCKED_JOBS,
     EXTRAS,
+    *TAGS,
+    SNOOZES,
     *KEY_TABLES,
     *PARENT_TABLES,
     *KEY_FUNCTIONS,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
+from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, PENDING, READY, STATES, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
@@ -14,6 +14,7 @@ from supervisor.stores.postgres.queries import Queries
 from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.settle import LOCK_JOBS
+from supervisor.stores.postgres.snoozes import Snoozes
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
 
@@ -46,6 +47,15 @@ REDRIVE = f"""
     started_at = null, finished_at = null, result = null
   from unnest($1::bigint[], $2::bigint[]) as it(id, age) where jobs.id = it.id"""
 WITHDRAW = f"update {{s}}.dead_letters set state = {WITHDRAWN} where job_id = any($1::bigint[])"
+# It leaves rows that another session has locked, such as those that a supervisor folds at this moment.
+FOLD_COUNTS = f"""
+  with its as materialized (
+    select ctid from {{s}}.counts where state = any(array{[*STATES]}) and queue = any($1::text[]) limit 20000 for update skip locked),
+  folded as materialized (
+    delete from {{s}}.counts where ctid = any(array(select ctid from its)) returning state, queue, tier, n)
+  insert into {{s}}.counts(state, queue, tier, n)
+  select state, queue, tier, sum(n) from folded group by state, queue, tier having sum(n) != 0"""
+SET_QUEUE = "update {s}.jobs set queue = $1 where id = any($2::bigint[]) and queue <> $1"
 REMOVE = "delete from {s}.jobs where id = any($1::bigint[])"
 SET_OWED = f"""
   with its as materialized (
@@ -63,6 +73,7 @@ class OperatorChanges:
 
     def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, queries: Queries, links: Links) -> None:
         self._connection, self._locks, self.count, self._queries = connection, locks, counts.add, queries
+        self._snoozes = Snoozes(connection)
         self._links = links
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
@@ -99,7 +110,13 @@ class OperatorChanges:
     def make_fresh(self, ids: Sequence[int]) -> None:
         self._connection.later(REDRIVE, array(ids), array(reserve_ids(self._connection, len(ids))))
         self._connection.later(WITHDRAW, array(ids))
+        self._snoozes.forget(ids)
         self._links.run_again(ids)
+
+    def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
+        """The trigger `queue_changed` counts the jobs, by two rows for each."""
+        self._connection.later(SET_QUEUE, queue, array(ids))
+        self._connection.later(FOLD_COUNTS, [*before, queue])
 
     def remove(self, ids: Sequence[int]) -> None:
         self._links.ended(ids, deleted=True)

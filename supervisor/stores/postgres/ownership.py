@@ -13,8 +13,9 @@ from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.notifier import Notifier
 from supervisor.stores.postgres.owner_lock import OwnerLock
 from supervisor.stores.postgres.row_locks import SUPERVISORS, RowLocks
-from supervisor.stores.records import NEW_ID, Presence, microseconds
+from supervisor.stores.records import Presence, microseconds
 from supervisor.stores.sinks import Sinks, sinks_of, sinks_text
+from supervisor.stores.supervisors import NEW_ID
 
 _logger = logging.getLogger(__name__)
 

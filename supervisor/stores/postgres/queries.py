@@ -31,7 +31,7 @@ from supervisor.stores.postgres.owner_lock import is_gone
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
-from supervisor.stores.postgres.search import Search
+from supervisor.stores.postgres.search import LAST_ATTEMPTS, Search
 from supervisor.stores.records import microseconds, own_max_retries, readable_attempt
 from supervisor.stores.search import (
     MAX_FAILURES,
@@ -56,20 +56,19 @@ def _shown_sql(payload: str, result: str, headers: str, log: str) -> str:
       select jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options, jobs.due_at,
         created_at, started_at, finished_at, {result}, {headers}, expired_count,
         (select supervisors.owner from {{s}}.supervisors where supervisors.id = jobs.owner), lease_until,
-        progress, progress_at, {log}, extras.text, expires_at, {KEY_HOLDER}, dead_letters.state, owed, accepted
+        progress, progress_at, {log}, extras.text, expires_at, {KEY_HOLDER}, dead_letters.state, owed, accepted,
+        snoozes.n, snoozes.until
       from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
       left join {{s}}.extras on extras.job_id = jobs.id
       left join {{s}}.dead_letters on dead_letters.job_id = jobs.id
-      left join {{s}}.reports on reports.job_id = jobs.id order by place"""
+      left join {{s}}.reports on reports.job_id = jobs.id
+      left join {{s}}.snoozes on snoozes.job_id = jobs.id order by place"""
 
 
 SHOWN = _shown_sql("coalesce(payload, '')", "result", "headers", "log")
 BRIEF = _shown_sql("'null'", "null", "null", "null")
 PROGRESS = "select job_id, progress, progress_at from {s}.reports where job_id = any($1::bigint[])"
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by id"
-LAST_ATTEMPTS = """
-  select last.* from unnest($1::bigint[]) as it(id) cross join lateral (
-    select job_id, at, record from {s}.attempts where job_id = it.id order by id desc limit 1) as last"""
 ENDED = f"""
   select it.id from unnest($1::bigint[]) with ordinality as it(id, place)
   where coalesce((select state from {{s}}.jobs where jobs.id = it.id), {SUCCEEDED}) >= {SUCCEEDED} order by place"""
@@ -262,10 +261,12 @@ class Queries:
 
 def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
     id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
-    *rest, expired, owner, until, progress, at, log, extras, expires_at, holder, dead_letter, owed, accepted = row[9:]
+    *rest, expired, owner, until, progress, at, log, extras, expires_at, holder, dead_letter, owed, accepted, n, end = (
+        row[9:]
+    )
     most = own_max_retries(options, None if policy is None else stored_policy(policy, None))
     known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
     missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
     dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-    reports = (progress, at, log, extras, expires_at, key_holder(holder))
+    reports = (progress, at, log, extras, expires_at, key_holder(holder), n, end)
     return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, *reports))

@@ -8,10 +8,12 @@ OF_SUPERVISORS = {
     "jobs": ("select", "update", "delete"),
     "attempts": ("select", "insert", "delete"),
     "reports": ("select", "insert", "update"),
+    "snoozes": ("select", "insert", "update"),
     "dead_letters": ("select", "insert", "update"),
     "counts": ("select", "insert", "update", "delete"),
     "supervisors": ("select", "insert", "update", "delete"),
     "queues": ("select",),
+    "schedules": ("select", "insert", "update"),
     "extras": ("select",),
     "key_holders": ("select",),
     "parents": ("select",),
@@ -19,6 +21,7 @@ OF_SUPERVISORS = {
 """The rights by table."""
 FUNCTIONS = (
     "clock()",
+    "put(json)",
     "jobs_due(bigint[])",
     "jobs_ended(bigint[], boolean)",
     "jobs_run_again(bigint[])",

@@ -25,6 +25,10 @@ DEAD_LETTERS = Lockable(
     """select job_id from {s}.dead_letters where job_id = any($1::bigint[]) order by job_id
       for no key update skip locked""",
 )
+SNOOZES = Lockable(
+    "select job_id from {s}.snoozes where job_id = any($1::bigint[])",
+    "select job_id from {s}.snoozes where job_id = any($1::bigint[]) order by job_id for no key update skip locked",
+)
 SUPERVISORS = Lockable(
     "select id from {s}.supervisors where id = any($1::bigint[])",
     "select id from {s}.supervisors where id = any($1::bigint[]) order by id for no key update skip locked",

@@ -29,6 +29,8 @@ from supervisor.stores.limits import (
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
+from supervisor.stores.postgres.schedules import SCHEDULES
+from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.transfer import closed_message
 
@@ -111,6 +113,10 @@ EXTRAS = """create table {s}.extras(job_id bigint primary key, key text collate 
 REPORTS = """create table {s}.reports(job_id bigint primary key, progress text, progress_at bigint, log text)
   with (fillfactor = 70)"""
 
+# Only jobs that have snoozed have a row: how often, and the time at which the last snooze ends.
+SNOOZES = """create table {s}.snoozes(job_id bigint primary key, n int not null, until bigint not null)
+  with (fillfactor = 70)"""
+
 # The store itself gives every row its age: a row without one was inserted with plain SQL by another program, and is counted here.
 INSERTED_BY_SQL = (
     f"""create function {{s}}.inserted_by_sql() returns trigger language plpgsql
@@ -159,6 +165,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.parents where child = any(ids);
         delete from {{s}}.extras where job_id = any(ids);
         delete from {{s}}.reports where job_id = any(ids);
+        delete from {{s}}.snoozes where job_id = any(ids);
         delete from {{s}}.dead_letters where job_id = any(ids);
         insert into {{s}}.counts(state, queue, tier, n)
           select state, queue, tier, -count(*) from gone group by state, queue, tier;
@@ -173,6 +180,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.key_waiters;
         delete from {{s}}.parents;
         delete from {{s}}.reports;
+        delete from {{s}}.snoozes;
         delete from {{s}}.dead_letters;
         delete from {{s}}.counts;
         return null;
@@ -218,7 +226,9 @@ SCHEMA = (
       record text not null)""",
     "create index attempts_of on {s}.attempts(job_id, id)",
     REPORTS,
+    SNOOZES,
     EXTRAS,
+    *TAGS,
     *KEY_TABLES,
     *PARENT_TABLES,
     f"""create table {{s}}.dead_letters(
@@ -247,6 +257,7 @@ SCHEMA = (
       sinks text not null default '[]',
       about text not null default '{}')
     with (fillfactor = 50)""",
+    SCHEDULES,
     *KEYLESS_TABLES,
     *QUEUE_CHANGED,
     *JOBS_DELETED,

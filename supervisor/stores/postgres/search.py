@@ -10,8 +10,8 @@ import orjson
 from supervisor.stores.codes import CODES, DEAD_LETTER_CODES, FAILED, PENDING, READY, SUCCEEDED
 from supervisor.stores.limits import MAX_TIME
 from supervisor.stores.postgres.connection import Connection, array
-from supervisor.stores.records import Place
-from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilter, SearchLimits, Walk
+from supervisor.stores.records import Place, readable_attempt
+from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilter, SearchLimits, Walk, has_error
 
 CREATED_AT = "select created_at from {s}.jobs where id >= $1 order by id limit 1"
 LAST_ID = "select coalesce(max(id), 0) from {s}.jobs"
@@ -39,6 +39,11 @@ FAILURES = rf"""
     select left(record, 1000) as record from {{s}}.attempts where job_id = its.id order by attempts.id desc limit 1) as last on true
   group by handler, substring(record from '"type": ?"((?:[^"\\]|\\.)*)"'), substring(record from '"cause": ?"((?:[^"\\]|\\.)*)"')
   order by count(*) desc, max(finished_at) desc limit $2"""
+
+HEADERS_OF = "select id, headers from {s}.jobs where id = any($1::bigint[]) and headers is not null"
+LAST_ATTEMPTS = """
+  select last.* from unnest($1::bigint[]) as it(id) cross join lateral (
+    select job_id, at, record from {s}.attempts where job_id = it.id order by id desc limit 1) as last"""
 
 
 class Query(NamedTuple):
@@ -81,6 +86,14 @@ class Search:
         rows = list(self._connection.rows(WITH_TEXT, array(ids), text, quoted))
         return {id for id, _, has in rows if has}, sum(length for _, length, _ in rows)
 
+    def with_error(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
+        rows = list(self._connection.rows(LAST_ATTEMPTS, array(ids)))
+        matching = {id for id, at, record in rows if has_error(readable_attempt(record, at), text)}
+        return matching, sum(len(record) for *_, record in rows)
+
+    def headers(self, ids: Sequence[int]) -> list[tuple[int, str]]:
+        return [(id, text) for id, text in self._connection.rows(HEADERS_OF, array(ids))]
+
     def failures(self, limit: int, among: int) -> list[FailureGroup]:
         return [FailureGroup(*row) for row in self._connection.rows(FAILURES, among, limit)]
 
@@ -95,6 +108,8 @@ class Search:
 
     def _are_few(self, where: JobFilter, few: int) -> bool:
         """Return whether an index has few jobs with this state, or dead letter."""
+        if where.tag is not None:
+            return False
         if where.dead_letter is not None:
             return where.dead_letter == "pending" and self._connection.value(COUNT_PENDING, few + 1) <= few
         if where.state is None or where.state.terminal:
@@ -121,7 +136,9 @@ def by_finish(where: JobFilter, after: Place | None, looked: int) -> Query:
 def by_id(where: JobFilter, few: bool, ids: IdRange, looked: int) -> Query:
     """Jobs with the highest ids first. An `offset 0` prevents the use of the order of the ids instead of the index of a state."""
     query = Query("", [])
-    if where.dead_letter is not None:
+    if where.tag is not None:
+        source = f"(select job_id as id from {{s}}.job_tags where tag = {query.add(where.tag)})"
+    elif where.dead_letter is not None:
         pending = f"(select job_id as id from {{s}}.dead_letters where state = {PENDING} offset 0)"
         source = pending if few else "(select job_id as id from {s}.dead_letters)"
     elif few and where.state is not None:

@@ -15,6 +15,7 @@ from supervisor.jobs import (
     OUTCOME_RESULT,
     OUTCOME_TOOK,
     JobState,
+    Kind,
     Lease,
     Outcome,
 )
@@ -26,7 +27,8 @@ from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import LEASE, leases_from
-from supervisor.stores.postgres.row_locks import DEAD_LETTERS, JOBS, RowLocks
+from supervisor.stores.postgres.row_locks import DEAD_LETTERS, JOBS, SNOOZES, RowLocks
+from supervisor.stores.postgres.snoozes import Snoozes
 from supervisor.stores.records import (
     MAX_ATTEMPTS_KEPT,
     by_queue_and_tier,
@@ -118,6 +120,8 @@ Claim = tuple[int, int]
 class Settles:
     def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, owner: Ownership, links: Links) -> None:
         self._connection, self._counts, self._locks, self._owner = connection, counts, locks, owner
+        self._snoozes = Snoozes(connection)
+        self.snoozes = self._snoozes.found
         self._links = links
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
@@ -125,7 +129,7 @@ class Settles:
             return self._settle_all(outcomes)
         with self._connection.transaction():
             locked = self._locks.to_skip(JOBS, [outcome.lease.id for outcome in outcomes])
-            locked |= self._locked_dead_letters(outcomes)
+            locked |= self._locked_dead_letters(outcomes) | self._locks.to_skip(SNOOZES, _snoozed(outcomes))
             if not locked:
                 return self._settle_all(outcomes)
         raise RowsLocked(f"{self._connection.url}: rows are locked by another session", frozenset(locked))
@@ -231,6 +235,8 @@ class Settles:
             self._connection.later(ADD_ATTEMPTS, packed(failures))
             if not self._locks.skips_locked:  # attempts may be locked; the next failure thins them out
                 self._connection.later(THIN_OUT_ATTEMPTS, array(failure["job_id"] for failure in failures))
+        if snoozed := _snoozed(outcomes):
+            self._snoozes.add(snoozed)
         dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
         if dead_letters:
             sinks = self._owner.owed()
@@ -250,6 +256,10 @@ class Settles:
 def _pairs(leases: Iterable[Lease]) -> tuple[str, str]:
     leases = list(leases)
     return array(lease[LEASE_ID] for lease in leases), array(lease[LEASE_TOKEN] for lease in leases)
+
+
+def _snoozed(outcomes: Iterable[Outcome]) -> list[int]:
+    return [outcome.lease.id for outcome in outcomes if outcome.kind is Kind.SNOOZED]
 
 
 def _disposed(outcome: Outcome) -> dict[str, Any]:

@@ -24,8 +24,10 @@ from supervisor.stores.postgres.recovery import Recovery
 from supervisor.stores.postgres.repair import Repair
 from supervisor.stores.postgres.rights import Rights
 from supervisor.stores.postgres.row_locks import RowLocks
+from supervisor.stores.postgres.schedules import ScheduleTable
 from supervisor.stores.postgres.settle import Settles
 from supervisor.stores.postgres.transfer import Transfer
+from supervisor.stores.schedules import StoredSchedules
 
 
 class _Parts:
@@ -47,6 +49,7 @@ class _Parts:
         self.commands = BatchedCommands(changes, connection.transaction, self.notifier.notify)
         self.transfer = Transfer(connection, self.counts, self.queries, limits.id_range)
         self.repair = Repair(connection, self.counts, self.links)
+        self.schedules = StoredSchedules(ScheduleTable(connection), connection.transaction, self.enqueues.enqueue)
 
 
 class PostgresStore:
@@ -67,11 +70,8 @@ class PostgresStore:
         queries, dead_letters, commands, transfer = parts.queries, parts.dead_letters, parts.commands, parts.transfer
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
         self.enqueue, self.notify, self.paused = parts.enqueues.enqueue, notifier.notify, claims.paused
-        self.make_due, self.keep_reports, self.newly_ready = (
-            claims.make_due,
-            settles.keep_reports,
-            parts.links.newly_ready,
-        )
+        self.make_due, self.keep_reports, self.snoozes = claims.make_due, settles.keep_reports, settles.snoozes
+        self.newly_ready = parts.links.newly_ready
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = parts.recovery.watch_owners, parts.recovery.expired_leases
         self.notification_fd, self.clear_notifications, self.sinks = notifier.fd, notifier.clear, queries.sinks
@@ -83,6 +83,7 @@ class PostgresStore:
         self.counts_by_state = queries.counts_by_state
         self.get_many, self.ended, self.find_jobs = queries.get_many, queries.ended, queries.find_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
+        self.move = commands.move
         self.delete, self.purge, self.failures = commands.delete, commands.purge, queries.failures
         self.drop_sink, self.oldest_ready = commands.drop_sink, Oldest(connection).oldest_ready
         self.prune, self.pause, self.repair = commands.prune, commands.pause, parts.repair.repair
@@ -90,4 +91,5 @@ class PostgresStore:
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
+        self.schedules, self.change_schedules = parts.schedules.schedules, parts.schedules.change_schedules
         self.has_received, self.missing_rights = transfer.has_received, Rights(connection).missing_rights

@@ -14,7 +14,9 @@ from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.migrations import has_table
 from supervisor.stores.postgres.operator import PAUSE
 from supervisor.stores.postgres.queries import Queries
+from supervisor.stores.postgres.schedules import ScheduleTable
 from supervisor.stores.postgres.schema import CLOSE, REOPEN, TRANSFER_OUT, TRANSFERS_IN
+from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.transfer import (
     TransferRecord,
     TransferredJob,
@@ -48,10 +50,12 @@ SIZES = f"""
 EXPORTED = f"""
   select jobs.id, age, jobs.token, handler, queue, coalesce(payload, ''), headers, priority, jobs.state, tier, retries,
     expired_count, jobs.due_at, created_at, started_at, finished_at, policy, options, result,
-    dead_letters.state, dead_letters.due_at, tries, owed, accepted, progress, progress_at, log
+    dead_letters.state, dead_letters.due_at, tries, owed, accepted, progress, progress_at, log,
+    snoozes.n, until
   from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
   left join {{s}}.dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}
-  left join {{s}}.reports on reports.job_id = jobs.id order by place"""
+  left join {{s}}.reports on reports.job_id = jobs.id
+  left join {{s}}.snoozes on snoozes.job_id = jobs.id order by place"""
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by job_id, id"
 COUNTED = "select state, sum(n)::bigint from {s}.counts group by state"
 
@@ -62,6 +66,7 @@ IMPORT_JOBS = """
     created_at, started_at, finished_at, policy, options, result) from stdin"""
 IMPORT_ATTEMPTS = "copy {s}.attempts(job_id, at, record) from stdin"
 IMPORT_REPORTS = "copy {s}.reports(job_id, progress, progress_at, log) from stdin"
+IMPORT_SNOOZES = "copy {s}.snoozes(job_id, n, until) from stdin"
 IMPORT_DEAD_LETTERS = "copy {s}.dead_letters(job_id, state, due_at, tries, owed, accepted) from stdin"
 
 _BEHIND_RESULT: Final = 19
@@ -73,7 +78,7 @@ class Transfer:
 
     def __init__(self, connection: Connection, counts: Counts, queries: Queries, id_range: int) -> None:
         self._connection, self._counts, self._queries, self._id_range = connection, counts, queries, id_range
-        self._url = connection.url
+        self._url, self._schedules = connection.url, ScheduleTable(connection)
 
     def database(self) -> tuple[int, int]:
         """Return the identifiers of the server and of the database in it."""
@@ -153,6 +158,7 @@ class Transfer:
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
+        schedules: Sequence[ScheduleRow] = (),
     ) -> None:
         with self._connection.transaction():
             self._connection.run(LOCK)
@@ -166,12 +172,14 @@ class Transfer:
                 self._connection.run(SET_LAST_ID, last_id)
             for queue in paused:
                 self._connection.run(PAUSE, queue, True)
+            self._schedules.write([row.state for row in schedules])
 
     def _import(self, jobs: Sequence[TransferredJob]) -> None:
         self._copy(IMPORT_JOBS, [job[:_BEHIND_RESULT] for job in jobs])
         self._copy(IMPORT_ATTEMPTS, [(job.id, *attempt) for job in jobs for attempt in job.attempts])
         self._copy(IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None])
         self._copy(IMPORT_REPORTS, [(job.id, *job.report) for job in jobs if any(job.report)])
+        self._copy(IMPORT_SNOOZES, [(job.id, *job.snoozes) for job in jobs if job.snoozes is not None])
         for (state, queue, tier), n in counts_of(jobs).items():
             self._counts.add(state, queue, tier, n)
 

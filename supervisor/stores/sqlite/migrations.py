@@ -14,6 +14,7 @@ from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.schema import (
     APPLICATION_ID,
     BLOCKED_JOBS,
@@ -27,6 +28,7 @@ from supervisor.stores.sqlite.schema import (
     QUEUE_CHANGED,
     REPORTS,
     SCHEMA,
+    SNOOZES,
     UPDATED_BY_SQL,
     VERSION,
     between,
@@ -35,6 +37,7 @@ from supervisor.stores.sqlite.schema import (
     is_list,
     texts_are_long,
 )
+from supervisor.stores.sqlite.tags import TAGS
 from supervisor.stores.sqlite.workflows import PARENT_TABLES
 from supervisor.stores.sqlite.write_lock import FileLock
 from supervisor.stores.transfer import closed_message
@@ -80,7 +83,10 @@ CLOSED_FROM_VERSION_1 = (
 
 
 FROM_VERSION_2 = (
+    SCHEDULES,
+    SNOOZES,
     EXTRAS,
+    *TAGS,
     *KEY_TABLES,
     *PARENT_TABLES,
     BLOCKED_JOBS,

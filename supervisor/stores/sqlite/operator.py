@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import BEHIND_ALL, Target
@@ -13,6 +13,7 @@ from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
 from supervisor.stores.sqlite.schema import SINK_LISTS
+from supervisor.stores.sqlite.snoozes import Snoozes
 
 TARGETS = Select(
     "jobs.id, jobs.state, queue, tier, dead_letters.state",
@@ -47,6 +48,7 @@ REDRIVE = f"""
     started_at = null, finished_at = null, result = null
   from json_each(?3) as it where jobs.id = it.value"""
 WITHDRAW = f"update dead_letters set state = {WITHDRAWN} where job_id in (select value from json_each(?))"
+SET_QUEUE = "update jobs set queue = ?1 where id in (select value from json_each(?2)) and queue != ?1"
 REMOVE = "delete from jobs where id in (select value from json_each(?))"
 SET_OWED = f"""
   update dead_letters set owed = ?3, state = ?4 where job_id in (
@@ -60,6 +62,7 @@ class OperatorChanges:
 
     def __init__(self, connection: Connection, queries: Queries, links: Links) -> None:
         self._connection, self.count, self._queries = connection, connection.counts.add, queries
+        self._snoozes = Snoozes(connection)
         self._links = links
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
@@ -98,7 +101,13 @@ class OperatorChanges:
         self._connection.run(TAKE_AGES, age + len(ids) - 1)
         self._connection.run(REDRIVE, age, self._connection.now(), packed(ids))
         self._connection.run(WITHDRAW, packed(ids))
+        self._snoozes.forget(ids)
         self._links.run_again(ids)
+
+    def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
+        """The trigger `queue_changed` counts the jobs, in counts that must have been written."""
+        self._connection.counts.write()
+        self._connection.run(SET_QUEUE, queue, packed(ids))
 
     def remove(self, ids: Sequence[int]) -> None:
         """Remove the jobs, and counts that are 0 then: names of queues may be used once only."""

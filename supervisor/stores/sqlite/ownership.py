@@ -9,11 +9,12 @@ import orjson
 from supervisor.errors import StoreBroken, StoreError, StoreUnavailable
 from supervisor.stores.codes import IN_FLIGHT, LEFT
 from supervisor.stores.fencing import RandomPart
-from supervisor.stores.records import NEW_ID, Presence
+from supervisor.stores.records import Presence
 from supervisor.stores.sinks import Sinks, sinks_of, sinks_text
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.owner_lock import OwnerLock
+from supervisor.stores.supervisors import NEW_ID
 from supervisor.text.os_errors import not_writable
 
 _logger = logging.getLogger(__name__)

@@ -44,7 +44,7 @@ from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queue import PAUSED
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, REPORT_LENGTH, SINK_LISTS, TEXT_LENGTH
-from supervisor.stores.sqlite.search import Search
+from supervisor.stores.sqlite.search import LAST_ATTEMPTS, Search
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.stores.workflows import MAX_SHOWN, NO_RELATIVES, relatives
 from supervisor.text.units import iso
@@ -55,9 +55,11 @@ def _shown(payload: str, result: str, headers: str, log: str) -> Select:
         f"""jobs.id, handler, {payload}, queue, priority, jobs.state, retries, policy, options,
           jobs.due_at, created_at, started_at, finished_at, {result}, {headers}, expired_count,
           (select supervisors.owner from supervisors where supervisors.id = jobs.owner), lease_until,
-          cast(progress as text), progress_at, {log}, cast(extras.text as text), expires_at, {KEY_HOLDER}, dead_letters.state, owed, accepted""",
+          cast(progress as text), progress_at, {log}, cast(extras.text as text), expires_at, {KEY_HOLDER}, dead_letters.state, owed, accepted,
+          snoozes.n, snoozes.until""",
         """from json_each(?) as it cross join jobs on jobs.id = it.value
-          left join extras on extras.job_id = jobs.id left join dead_letters on dead_letters.job_id = jobs.id left join reports on reports.job_id = jobs.id""",
+          left join extras on extras.job_id = jobs.id left join dead_letters on dead_letters.job_id = jobs.id
+          left join reports on reports.job_id = jobs.id left join snoozes on snoozes.job_id = jobs.id""",
     )
 
 
@@ -70,11 +72,6 @@ PROGRESS = Select(
 ATTEMPTS = Select(
     "job_id, cast(record as text)",
     "from json_each(?) as it cross join attempts on attempts.job_id = it.value",
-)
-LAST_ATTEMPTS = Select(
-    "job_id, cast(record as text)",
-    """from json_each(?) as it cross join attempts
-      on attempts.id = (select max(id) from attempts where job_id = it.value)""",
 )
 LENGTHS_SHOWN = f"""
   select json_group_array({TEXT_LENGTH} + coalesce(length(result), 0) + {REPORT_LENGTH}
@@ -215,15 +212,29 @@ class Queries:
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
         id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
-        *rest, expired, owner, until, progress, at, log, extras, expires_at, holder, dead_letter, owed, accepted = row[
-            9:
-        ]
+        (
+            *rest,
+            expired,
+            owner,
+            until,
+            progress,
+            at,
+            log,
+            extras,
+            expires_at,
+            holder,
+            dead_letter,
+            owed,
+            accepted,
+            n,
+            end,
+        ) = row[9:]
         most = own_max_retries(options, None if policy is None else self._policies.get(policy))
         shown = STATES[state].value if state in STATES else str(state)  # another program may have changed it
         known = (id, handler, payload, queue, priority, shown, retries, most, *rest)
         missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
         dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-        reports = (progress, at, log, extras, expires_at, key_holder(holder))
+        reports = (progress, at, log, extras, expires_at, key_holder(holder), n, end)
         return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, *reports))
 
     def _with_relatives(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

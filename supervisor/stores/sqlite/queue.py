@@ -54,7 +54,7 @@ MAKE_DUE = f"""
   update jobs set due_at = ?1 where id in (
     select id from jobs where state = {SCHEDULED} and due_at > ?1 and due_at <= ?2 and retries = 0 and token > 0
       and expired_count < {SUSPECT} and handler in (select value from json_each(?3))
-    order by due_at limit ?4)"""
+      and not exists (select 1 from snoozes where job_id = jobs.id and until = due_at) order by due_at limit ?4)"""
 NEXT_DUE = f"select min(due_at) from jobs where state = {SCHEDULED}"
 # The first ready jobs by queue, behind the queue ?1, of ?2 rows at most, in the served queues ?3.
 LOOK = f"""

@@ -14,6 +14,8 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.sqlite.keys import KEY_TABLES
+from supervisor.stores.sqlite.schedules import SCHEDULES
+from supervisor.stores.sqlite.tags import TAGS
 from supervisor.stores.sqlite.workflows import PARENT_TABLES
 
 APPLICATION_ID = 0x4A535631
@@ -139,6 +141,7 @@ JOB_DELETED = """create trigger job_deleted after delete on jobs begin
       delete from extras where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from reports where job_id = old.id;
+      delete from snoozes where job_id = old.id;
       delete from dead_letters where job_id = old.id;
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
     end"""
@@ -176,6 +179,8 @@ REPORT_LENGTH = (
 )
 
 EXTRAS = "create table extras(job_id integer primary key, key text, expires_at int, text text not null)"
+# Only jobs that have snoozed have a row: how often, and the time at which the last snooze ends. See `snoozes`.
+SNOOZES = "create table snoozes(job_id integer primary key, n int not null, until int not null)"
 BLOCKED_JOBS = f"create index blocked on jobs(id) where state = {BLOCKED}"
 
 SUPERVISORS = """create table supervisors(
@@ -208,13 +213,16 @@ SCHEMA = (
     "create table attempts(id integer primary key, job_id int not null, record text not null)",
     "create index attempts_of on attempts(job_id)",
     REPORTS,
+    SNOOZES,
     EXTRAS,
+    *TAGS,
     *KEY_TABLES,
     *PARENT_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",
     SUPERVISORS,
+    SCHEDULES,
 )
 
 # Only in stores whose jobs were transferred: see `supervisor.stores.transfer`.

@@ -17,8 +17,8 @@ from supervisor.stores.codes import (
     SUCCEEDED,
 )
 from supervisor.stores.limits import MAX_TIME
-from supervisor.stores.records import Place
-from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilter, SearchLimits, Walk
+from supervisor.stores.records import Place, readable_attempt
+from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilter, SearchLimits, Walk, has_error
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD
 
@@ -48,6 +48,13 @@ FAILURES = Select(
       left join attempts on attempts.id = (select max(id) from attempts where job_id = its.id)
       group by handler, json_extract(known, '$.type'), json_extract(known, '$.cause')
       order by n desc, last_at desc limit ?)""",
+)
+
+HEADERS_OF = Select(f"jobs.id, {HEADERS}", "from json_each(?) as it cross join jobs on jobs.id = it.value")
+LAST_ATTEMPTS = Select(
+    "job_id, cast(record as text)",
+    """from json_each(?) as it cross join attempts
+      on attempts.id = (select max(id) from attempts where job_id = it.value)""",
 )
 
 
@@ -88,6 +95,13 @@ class Search:
         rows = self._connection.rows(WITH_TEXT, packed(ids), text, packed(text)[1:-1])
         return {id for id, _, has in rows if has}, sum(length for _, length, _ in rows)
 
+    def with_error(self, ids: Sequence[int], text: str) -> tuple[Collection[int], int]:
+        rows = self._connection.rows(LAST_ATTEMPTS, packed(ids))
+        return {id for id, record in rows if has_error(readable_attempt(record), text)}, sum(len(it) for _, it in rows)
+
+    def headers(self, ids: Sequence[int]) -> list[tuple[int, str]]:
+        return [(id, text) for id, text in self._connection.rows(HEADERS_OF, packed(ids)) if text is not None]
+
     def failures(self, limit: int, among: int) -> list[FailureGroup]:
         return [FailureGroup(*row) for row in self._connection.rows(FAILURES, among, limit)]
 
@@ -99,6 +113,8 @@ class Search:
 
     def _are_few(self, where: JobFilter, few: int) -> bool:
         """Return whether an index has few jobs with this state, or dead letter."""
+        if where.tag is not None:
+            return False
         if where.dead_letter is not None:
             return where.dead_letter == "pending" and self._connection.value(COUNT_PENDING, few + 1) <= few
         if where.state is None or where.state.terminal:
@@ -128,7 +144,10 @@ def by_finish(where: JobFilter, after: Place | None, looked: int) -> Candidates:
 def by_id(where: JobFilter, few: bool, ids: IdRange, looked: int) -> Candidates:
     """Jobs with the highest ids first. A `+` prevents SQLite from using the order of the ids instead of the index of a state."""
     parameters: list[Any] = []
-    if where.dead_letter is not None:
+    if where.tag is not None:
+        source, id = "job_tags where tag = ? and", "job_id"
+        parameters.append(where.tag)
+    elif where.dead_letter is not None:
         source = (
             f"dead_letters indexed by pending_dead_letters where state = {PENDING} and" if few else "dead_letters where"
         )

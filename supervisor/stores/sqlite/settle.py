@@ -14,6 +14,7 @@ from supervisor.jobs import (
     OUTCOME_STATE,
     OUTCOME_TOOK,
     JobState,
+    Kind,
     Lease,
     Outcome,
 )
@@ -34,6 +35,7 @@ from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD
+from supervisor.stores.sqlite.snoozes import Snoozes
 
 _SUCCEEDED = JobState.SUCCEEDED
 
@@ -119,6 +121,8 @@ ADD_DEAD_LETTERS = """
 class Settles:
     def __init__(self, connection: Connection, policies: Policies, owner: Ownership, links: Links) -> None:
         self._connection, self._policies, self._owner, self._links = connection, policies, owner, links
+        self._snoozes = Snoozes(connection)
+        self.snoozes = self._snoozes.found
 
     def settle(self, outcomes: Sequence[Outcome]) -> list[int]:
         succeeded = [outcome for outcome in outcomes if outcome[OUTCOME_STATE] is _SUCCEEDED and outcome.seen is None]
@@ -232,6 +236,9 @@ class Settles:
             self._connection.run(ADD_ATTEMPTS, packed(failures))
             for id in self._connection.json(WITH_TOO_MANY_ATTEMPTS, packed([id for id, _ in failures])):
                 self._connection.run(THIN_OUT_ATTEMPTS, id)
+        snoozed = [outcome.lease.id for outcome in outcomes if outcome.kind is Kind.SNOOZED]
+        if snoozed:
+            self._snoozes.add(snoozed)
         dead_letters = [outcome.lease.id for outcome in outcomes if outcome.dead_letter]
         if dead_letters:
             sinks = self._owner.owed()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from supervisor.stores.fencing import RandomPart, random_part
 from supervisor.stores.operator_commands import BatchedCommands
+from supervisor.stores.schedules import StoredSchedules
 from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
@@ -23,6 +24,7 @@ from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import Queue
 from supervisor.stores.sqlite.recovery import Recovery
 from supervisor.stores.sqlite.repair import Repair
+from supervisor.stores.sqlite.schedules import ScheduleTable
 from supervisor.stores.sqlite.settle import Settles
 from supervisor.stores.sqlite.transfer import Transfer
 
@@ -44,6 +46,7 @@ class _Parts:
         changes = OperatorChanges(connection, self.queries, self.links)
         self.commands = BatchedCommands(changes, connection.transaction, self.notifier.notify)
         self.transfer = Transfer(url, connection, self.policies, self.queries)
+        self.schedules = StoredSchedules(ScheduleTable(connection), connection.transaction, self.queue.enqueue)
 
 
 class SqliteStore:
@@ -71,6 +74,7 @@ class SqliteStore:
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.newly_ready, self.keep_reports = parts.links.newly_ready, settles.keep_reports
+        self.snoozes = settles.snoozes
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.stats = dead_letters.mark_accepted, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
@@ -78,12 +82,11 @@ class SqliteStore:
         self.counts_by_state = queries.counts_by_state
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
+        self.move = commands.move
         self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
-        self.pause, self.drop_sink, self.repair = (
-            commands.pause,
-            commands.drop_sink,
-            Repair(connection, parts.links).repair,
-        )
+        self.pause, self.drop_sink = commands.pause, commands.drop_sink
+        self.repair, self.schedules = Repair(connection, parts.links).repair, parts.schedules.schedules
+        self.change_schedules = parts.schedules.change_schedules
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from supervisor.jobs import JobState
 from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED, STATES, WITHDRAWN
 from supervisor.stores.records import readable_attempt
+from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.operator import PAUSE
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queries import ATTEMPTS, Queries
 from supervisor.stores.sqlite.queue import next_age, put_long_texts
+from supervisor.stores.sqlite.schedules import ScheduleTable
 from supervisor.stores.sqlite.schema import (
     CLOSED_TRIGGERS,
     HEADERS,
@@ -48,11 +50,11 @@ EXPORTED = Select(
     f"""jobs.id, age, jobs.token, handler, queue, {PAYLOAD}, {HEADERS}, priority,
       jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
       cast(result as text), dead_letters.state, dead_letters.due_at, tries, owed, accepted,
-      cast(progress as text), progress_at, cast(log as text)""",
+      cast(progress as text), progress_at, cast(log as text), snoozes.n, snoozes.until""",
     f"""from json_each(?) as it cross join jobs on jobs.id = it.value
       left join policies on policies.id = jobs.policy
       left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}
-      left join reports on reports.job_id = jobs.id""",
+      left join reports on reports.job_id = jobs.id left join snoozes on snoozes.job_id = jobs.id""",
 )
 COUNTED = Select("state, n", "from (select state, sum(n) as n from counts group by state)")
 
@@ -63,6 +65,7 @@ IMPORT_JOBS = """
     :due_at, :created_at, :started_at, :finished_at, :policy, :options, :result)"""
 IMPORT_ATTEMPTS = "insert into attempts(job_id, record) values (?, ?)"
 IMPORT_REPORTS = "insert into reports(job_id, progress, progress_at, log) values (?, ?, ?, ?)"
+IMPORT_SNOOZES = "insert into snoozes(job_id, n, until) values (?, ?, ?)"
 IMPORT_DEAD_LETTERS = "insert into dead_letters(job_id, state, due_at, tries, owed, accepted) values (?, ?, ?, ?, ?, ?)"
 RAISE_LAST_ID = "update sqlite_sequence set seq = max(seq, ?) where name = 'jobs'"
 
@@ -72,6 +75,7 @@ class Transfer:
 
     def __init__(self, url: str, connection: Connection, policies: Policies, queries: Queries) -> None:
         self._url, self._connection, self._policies, self._queries = url, connection, policies, queries
+        self._schedules = ScheduleTable(connection)
 
     def place(self) -> str:
         return f"sqlite {self._connection.path.resolve()}"
@@ -134,6 +138,7 @@ class Transfer:
         batches: Iterable[Sequence[TransferredJob]],
         last_id: int,
         paused: frozenset[str],
+        schedules: Sequence[ScheduleRow] = (),
     ) -> None:
         with self._connection.transaction():
             has_jobs = bool(self._connection.value("select 1 from jobs limit 1"))
@@ -144,6 +149,7 @@ class Transfer:
                 self._import(batch)
             self._connection.run(RAISE_LAST_ID, last_id)
             self._connection.run_many(PAUSE, [(queue, True) for queue in paused])
+            self._schedules.write([row.state for row in schedules])
 
     def _import(self, jobs: Sequence[TransferredJob]) -> None:
         policies = {text: None if text is None else self._policies.id_of(text) for text in {job.policy for job in jobs}}
@@ -161,6 +167,7 @@ class Transfer:
             IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None]
         )
         self._connection.run_many(IMPORT_REPORTS, [(job.id, *job.report) for job in jobs if any(job.report)])
+        self._connection.run_many(IMPORT_SNOOZES, [(job.id, *job.snoozes) for job in jobs if job.snoozes is not None])
         for (state, queue, tier), n in counts_of(jobs).items():
             self._connection.counts.add(state, queue, tier, n)
 

@@ -8,12 +8,12 @@ from types import TracebackType
 from typing import Any
 
 from supervisor import binding
-from supervisor.handlers import Handler, InvalidPayload, JobTimeout, Reject, Retry
+from supervisor.handlers import Handler, InvalidPayload, JobTimeout, Reject, Retry, Snooze
 from supervisor.plugins.failures import formatted, parts_of, type_name
 from supervisor.plugins.importer import readable
 from supervisor.text.printable import printable, shortened
 from supervisor.text.strict_json import NotJSON
-from supervisor.text.units import parse_duration
+from supervisor.text.units import format_duration, parse_duration
 from supervisor.workers.child import interruption, job_resources, middleware
 
 MAX_MESSAGE = 64 * 1024
@@ -39,8 +39,10 @@ def report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) ->
 def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -> tuple[str, Error]:
     if isinstance(error, InvalidPayload):
         return "rejected", plain(InvalidPayload.__name__, str(error))
-    described = _describe(error, hidden)
     parts = parts_of(error)
+    if snoozes := _snoozes(parts):
+        return "snoozed", max(map(_snoozed, snoozes), key=_delay)
+    described = _describe(error, hidden)
     if any(isinstance(each, Reject) for each in parts):
         return "rejected", described
     if handler.never_retry and any(isinstance(each, handler.never_retry) for each in parts):
@@ -49,6 +51,19 @@ def _report(error: BaseException, handler: Handler, hidden: Mapping[str, Any]) -
         longest: Error = max([_after(each) for each in retries], key=_delay)
         return "retry", {**described, **longest}
     return "timeout" if isinstance(error, JobTimeout) else "failed", described
+
+
+def _snoozes(parts: list[BaseException]) -> list[Snooze]:
+    """Return the snoozes, if nothing else was raised: beside an error, a snooze would hide it."""
+    raised = [each for each in parts if not isinstance(each, BaseExceptionGroup)]
+    snoozes = [each for each in raised if isinstance(each, Snooze)]
+    return snoozes if len(snoozes) == len(raised) else []
+
+
+def _snoozed(error: Snooze) -> Error:
+    until = None if error.until is None else round(error.until.timestamp() * 1e6)
+    described = plain(Snooze.__name__, f"for {format_duration(error.delay)}")
+    return {**described, "after": error.delay, "most": error.max_snoozes, "until": until}
 
 
 def without_worker_frames(error: BaseException, hidden: Mapping[str, Any]) -> BaseException:

@@ -215,6 +215,6 @@ def test_a_command_may_choose_its_exit_code(call: Call, monkeypatch: pytest.Monk
         raise SystemExit(7)
 
     call("enqueue", "mail")
-    monkeypatch.setattr("supervisor.cli.jobs.print_jobs", leave)
+    monkeypatch.setattr("supervisor.cli.jobs.print_page", leave)
     with pytest.raises(SystemExit, match="7"):
         call("jobs", "list")

@@ -134,11 +134,11 @@ def test_the_exit_code_of_a_drain_does_not_depend_on_its_output(
 def test_a_command_that_prints_without_end_ends_soon_after_its_reader(
     call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def print_without_end(*_: Any) -> None:
+    def print_without_end(*_: Any, **__: Any) -> None:
         for number in itertools.count():
             click.echo(number)
 
-    monkeypatch.setattr("supervisor.cli.jobs.print_jobs", print_without_end)
+    monkeypatch.setattr("supervisor.cli.jobs.print_page", print_without_end)
     assert call("reader gone", "jobs", "list") == (0, "")
     assert call("full", "jobs", "list") == (1, FULL)
 

@@ -180,7 +180,7 @@ def test_jobs_are_found_by_text_and_listed_by_state(here: Fixture) -> None:
         for _ in range(3):
             await screen.press("s")
         await screen.shows("2 ready jobs")
-        await screen.press("S", "S", "S")
+        await screen.press("S", "S", "S", "S")
         await screen.shows("0 cancelled jobs")
 
     here.drive(story)

@@ -27,6 +27,14 @@ from tests.unit.plugins.conftest import HANDLER, Put
         ),
         ("@handler(never_retry=('x',))\ndef h(job): ...", "never_retry: expected exception classes"),
         (
+            "@handler(schedule='0 25 * * *')\ndef h(job): ...",
+            "schedule.cron: expected a cron expression of five fields",
+        ),
+        (
+            "@handler(schedule={'every': '1s', 'jiter': '1s'})\ndef h(job): ...",
+            "schedule.jiter: unknown key, did you mean 'jitter'?",
+        ),
+        (
             "@handler(timeout=type('Any', (), {'__eq__': lambda *_: True})())\ndef h(job): ...",
             "timeout: expected a duration",
         ),

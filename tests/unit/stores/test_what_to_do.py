@@ -44,5 +44,18 @@ def test_a_retry_is_run_now_where_it_can_be(partitions: list[Any], how: str) -> 
     job = {
         "id": 5, "state": "scheduled", "queue": "orders", "handler": "work", "due_at": "2026-01-01T00:00:09+00:00",
         "expired_count": 0, "retries": 1, "max_retries": 3, "errors": [{"cause": "exception"}], "missing_sinks": [],
+        "snoozes": 0, "snoozed_until": None,
     }  # fmt: skip
     assert (waiting_because(job, status(partitions, paused=False)) or "").endswith(how)
+
+
+def test_a_job_that_snoozes_says_until_when() -> None:
+    until = "2026-01-01T00:00:09+00:00"
+    job = {
+        "id": 5, "state": "scheduled", "queue": "orders", "handler": "work", "due_at": until, "expired_count": 0,
+        "retries": 1, "max_retries": 3, "errors": [{"cause": "exception"}], "missing_sinks": [], "snoozes": 2,
+        "snoozed_until": until,
+    }  # fmt: skip
+    assert waiting_because(job, status([], paused=False)) == (
+        f"its handler has snoozed, 2 times so far, until {until}, in 9s; wait, or run it now with: supervisor jobs retry 5"
+    )

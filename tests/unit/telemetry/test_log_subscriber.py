@@ -8,6 +8,7 @@ import pytest
 from supervisor import events
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.kafka import events as kafka_events
+from supervisor.schedules import events as schedule_events
 from supervisor.telemetry import LogSubscriber
 from supervisor.telemetry.log_handler import JsonFormat, TextFormat
 from supervisor.text.rate_limit import MAX_KEYS, RateLimit
@@ -147,6 +148,10 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
             "DEBUG job=42 handler=thumb released, no retry counted; again in 30.00s",
         ),
         (
+            events.JobsSettled([Outcome(lease(), Kind.SNOOZED, state=JobState.SCHEDULED, delay=30.0)]),
+            "DEBUG job=42 handler=thumb snoozed; again in 30.00s",
+        ),
+        (
             events.LeasesRecovered([Outcome(lease(), Kind.RELEASED, state=JobState.READY)]),
             "INFO job=42 handler=thumb recovered: released, no retry counted",
         ),
@@ -231,7 +236,7 @@ def test_every_event_but_two_has_a_line(log: Any) -> None:
     silent = {events.QueueDepths, kafka_events.GroupFigures}
     every = {
         value
-        for module in (events, kafka_events)
+        for module in (events, kafka_events, schedule_events)
         for _, value in inspect.getmembers(module, inspect.isclass)
         if value.__module__ == module.__name__ and value is not kafka_events.PartitionFigures
     }

@@ -45,10 +45,11 @@ def metric(metrics: Metrics, name: str, *happened: Any) -> Any:
 
 def test_the_metrics_have_the_promised_names(metrics: Metrics) -> None:
     promised = {
-        "retries_total", "retry_exhausted_total", "retry_latency_seconds", "jobs_total", "queue_depth",
+        "retries_total", "snoozes_total", "retry_exhausted_total", "retry_latency_seconds", "jobs_total", "queue_depth",
         "retry_wait_seconds", "retry_success_ratio", "retry_time_saved_seconds", "leases_recovered_total",
         "stale_outcomes_total", "workers_killed_total", "dlq_published_total", "dlq_publish_failures_total",
         "run_time_seconds", "wait_time_seconds", "latency_seconds", "store_commit_seconds", "hook_failures_total", "dropped_total",
+        "schedule_jobs_total", "schedule_skipped_total", "schedule_missed_total",
         "kafka_lag", "kafka_committed_offset", "kafka_buffered_records", "kafka_undone_since_seconds",
         "kafka_commit_failures_total", "kafka_rebalances_total",
     }  # fmt: skip
@@ -103,6 +104,16 @@ def test_a_released_job_is_no_retry_and_no_run(metrics: Metrics) -> None:
     before = metrics.snapshot()
     metrics(events.JobsSettled([released]))
     assert metrics.snapshot() == before
+
+
+def test_a_snooze_is_a_run_and_neither_a_job_nor_a_retry(metrics: Metrics) -> None:
+    snoozed = Outcome(lease(retries=1), Kind.SNOOZED, took=3.0, state=JobState.SCHEDULED, delay=30.0)
+    before = metrics.snapshot()
+    metrics(events.JobsSettled([snoozed]))
+    after = metrics.snapshot()
+    changed = {name for name, value in after.items() if value != before[name]}
+    assert changed == {"supervisor_snoozes_total", "supervisor_run_time_seconds"}
+    assert after["supervisor_snoozes_total"] == 1
 
 
 def test_run_times_are_kept_by_handler(metrics: Metrics) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from supervisor import AsyncClient, Client, InvalidPayload, Job, JobFailed, Reject, Retry, handler
+from supervisor import AsyncClient, Client, InvalidPayload, Job, JobFailed, Reject, Retry, Snooze, handler
 from supervisor.errors import InvalidJob, PluginMistake, StoreError
 from supervisor.testing import JobRunner
 
@@ -70,6 +70,17 @@ def never(job: Job) -> None:
 @handler
 def rejecting(job: Job) -> None:
     raise Reject("bad order")
+
+
+seen: list[int] = []
+
+
+@handler(max_retries=0)
+async def sleepy(job: Job, times: int) -> int:
+    seen.append(job.attempt)
+    if len(seen) <= times:
+        raise Snooze("1h", max_snoozes=2)
+    return len(seen)
 
 
 @handler
@@ -352,3 +363,32 @@ def test_progress_and_messages_of_jobs_are_there_to_be_asserted(
     CLIENT.enqueue("copy")
     (job,) = job_runner.run_enqueued()
     assert job.progress is not None and (job.progress["done"], job.progress["message"]) == (2, "done")
+
+
+@pytest.fixture
+def nothing_seen() -> None:
+    seen.clear()
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_snoozes_follow_at_once_and_count_no_retry(job_runner: JobRunner) -> None:
+    assert job_runner.run(sleepy, times=2) == 3
+    assert seen == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_a_job_that_snoozes_too_often_fails(job_runner: JobRunner) -> None:
+    with pytest.raises(JobFailed, match="it has snoozed 2 times, the most that max_snoozes=2 allows"):
+        job_runner.run(sleepy, times=9)
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_snoozed_jobs_come_due_when_the_time_is_advanced(job_runner: JobRunner) -> None:
+    id = CLIENT.enqueue(sleepy, times=9)
+    for _ in range(2):
+        (job,) = job_runner.run_enqueued()
+        assert (job.state, job.attempt) == ("scheduled", 1)
+        assert job_runner.run_enqueued() == []
+        job_runner.advance("1h")
+    (job,) = job_runner.run_enqueued(raise_failures=False)
+    assert (job.id, job.state) == (id, "failed")

@@ -167,6 +167,9 @@ def test_a_broken_line_ends_the_stream_after_the_outcomes_before_it(broken: byte
         {"peak_memory": -1},
         {"peak_memory": 2**62},
         {"retryable": 0},
+        {"after": 1.0, "most": 1.5},
+        {"after": 1.0, "until": "tomorrow"},
+        {"after": 1.0, "most": True},
     ],
 )
 def test_an_error_that_a_job_forged_is_broken(error: dict[str, Any]) -> None:

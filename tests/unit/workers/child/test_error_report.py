@@ -5,11 +5,12 @@ from __future__ import annotations
 import traceback
 from collections.abc import Generator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from supervisor.handlers import Handler, Reject, Retry
+from supervisor.handlers import Handler, JobTimeout, Reject, Retry, Snooze
 from supervisor.workers.child.error_report import report
 from supervisor.workers.child.middleware import Middleware
 
@@ -92,3 +93,54 @@ def test_the_message_of_a_group_has_those_of_its_parts() -> None:
     for _ in range(3000):
         endless = ExceptionGroup("x", [endless])
     assert report(endless, Handler("fails", fails), {})[0] == "failed"
+
+
+def kind_and_error(error: BaseException, **options: Any) -> tuple[str, dict[str, Any]]:
+    return report(error, Handler("fails", fails, **options), {})
+
+
+def test_a_snooze_is_reported_with_its_delay_and_its_limit() -> None:
+    until = datetime(2030, 1, 1, tzinfo=UTC)
+    kind, error = kind_and_error(Snooze("5m", max_snoozes=7, until=until))
+    assert (kind, error["after"], error["most"], error["until"]) == ("snoozed", 300.0, 7, 1_893_456_000_000_000)
+    assert (error["type"], error["message"], error["traceback"]) == ("Snooze", "for 5m", "")
+    assert kind_and_error(Snooze(1))[1]["most"] == 1000
+    assert kind_and_error(Snooze(1, until=until))[1]["most"] is None
+
+
+def test_of_several_snoozes_the_longest_counts() -> None:
+    group = ExceptionGroup("tasks", [Snooze(10, max_snoozes=3), ExceptionGroup("inner", [Snooze(20, max_snoozes=5)])])
+    kind, error = kind_and_error(group)
+    assert (kind, error["after"], error["most"]) == ("snoozed", 20.0, 5)
+
+
+@pytest.mark.parametrize(
+    ("beside", "expected"),
+    [(ValueError("no"), "failed"), (Reject("no"), "rejected"), (Retry("no"), "retry"), (KeyError("no"), "failed")],
+)
+def test_a_snooze_hides_no_error_beside_it(beside: Exception, expected: str) -> None:
+    kind, error = kind_and_error(ExceptionGroup("tasks", [Snooze(10), beside]), never_retry=(KeyError,))
+    assert kind == expected
+    assert "most" not in error
+
+
+def test_a_snooze_from_another_exception_is_a_snooze() -> None:
+    def run() -> None:
+        try:
+            raise JobTimeout
+        except JobTimeout as error:
+            raise Snooze("1s") from error
+
+    assert kind_and_error(caught(run))[0] == "snoozed"
+
+
+def test_a_snooze_that_was_tampered_with_is_a_failure() -> None:
+    class Odd(Snooze):
+        @property
+        def until(self) -> Any:
+            return "tomorrow"
+
+        @until.setter
+        def until(self, value: Any) -> None: ...
+
+    assert kind_and_error(Odd("1s"))[0] == "failed"

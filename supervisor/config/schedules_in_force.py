@@ -1,0 +1,77 @@
+"""The schedules of a configuration and its plugins, and the mistakes and warnings about them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+
+from supervisor.config.diagnostics import Contradiction
+from supervisor.config.document import Keys
+from supervisor.config.schedules import MAX_BYTES, ONE_TIMING, ScheduleSettings, of_handler
+from supervisor.config.settings import DEFAULT_QUEUE, Settings
+from supervisor.handlers import HandlerInfo
+from supervisor.schedules.policy import Schedule
+from supervisor.text.names import did_you_mean
+from supervisor.text.strict_json import NotJSON, encode
+
+NOT_ON_KAFKA = "expected no schedule with a Kafka store, which keeps none: enqueue from cron, or use another store"
+
+
+def schedules_of(settings: Settings, handlers: Mapping[str, HandlerInfo]) -> dict[str, Schedule]:
+    """Return the schedules by name: those of the config, and those of handlers whose name no schedule of the config has."""
+    decorated = {
+        name: of_handler(name, info.options["schedule"])
+        for name, info in handlers.items()
+        if "schedule" in info.options and name not in settings.schedules
+    }
+    return {name: _schedule(name, it, settings, handlers) for name, it in {**settings.schedules, **decorated}.items()}
+
+
+def _schedule(name: str, it: ScheduleSettings, settings: Settings, handlers: Mapping[str, HandlerInfo]) -> Schedule:
+    options = handlers[it.handler].options if it.handler in handlers else {}
+    queue = it.queue or settings.handler_settings(it.handler, DEFAULT_QUEUE, options).queue or DEFAULT_QUEUE
+    priority = options.get("priority", 0) if it.priority is None else it.priority
+    payload = encode(it.payload, limit=MAX_BYTES)
+    return Schedule(name, it.handler, it.timing, payload, queue, priority, it.jitter or 0.0, it.on_missed, it.overlap)
+
+
+def schedule_contradictions(settings: Settings) -> Iterator[Contradiction]:
+    for name, it in settings.schedules.items():
+        path: Keys = ("schedules", name)
+        if not it.has_one_timing:
+            yield Contradiction(
+                path, ONE_TIMING + (", not both" if it.cron else ""), ((*path, "cron"), (*path, "every"))
+            )
+        try:
+            encode(it.payload, limit=settings.limits.payload)
+        except NotJSON as error:
+            yield Contradiction((*path, "payload"), str(error), (("limits", "payload"),), secret=True)
+    if settings.schedules and settings.store.kafka is not None:
+        yield Contradiction(("schedules",), NOT_ON_KAFKA, (("store",),))
+
+
+def handler_schedule_problem(settings: Settings, info: HandlerInfo) -> str | None:
+    """Return what is wrong with the schedule of a decorator, though it is right by itself."""
+    if "schedule" not in info.options:
+        return None
+    if settings.store.kafka is not None:
+        return NOT_ON_KAFKA
+    try:
+        encode(of_handler(info.name, info.options["schedule"]).payload, limit=settings.limits.payload)
+    except NotJSON as error:
+        return str(error)
+    return None
+
+
+def schedule_warnings(settings: Settings, handlers: Collection[str]) -> Iterator[str]:
+    """Yield a warning for each schedule of the config that enqueues jobs for nobody, or has a key without effect."""
+    file = str(settings.path or "config")
+    served = settings.workers.queues
+    for name, it in settings.schedules.items():
+        where = f"{file}: schedules.{name}"
+        if it.handler not in handlers:
+            hint = did_you_mean(it.handler, handlers)
+            yield f"{where}.handler: no plugin has the handler {it.handler!r}{hint}; its jobs wait until one has it"
+        if it.queue is not None and served is not None and it.queue not in served:
+            yield f"{where}.queue: no worker here serves queue {it.queue!r}; another supervisor has to, or add it to workers.queues"
+        if it.every is not None and "timezone" in it.written:
+            yield f"{where}.timezone: it has no effect beside every"

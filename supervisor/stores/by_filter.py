@@ -1,0 +1,171 @@
+"""Commands on all jobs that match a filter. They find the jobs first, and then change these in batches, the oldest first: a job that
+matches again meanwhile, such as one that is retried and fails again, is changed once. One that has left the state in which it
+was found is left alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from supervisor.jobs import JobState
+from supervisor.stores.operator_commands import BATCH
+from supervisor.stores.protocol import Store
+from supervisor.stores.records import OperatorResult
+from supervisor.stores.search import FoundJobs, JobFilter, SearchLimits
+from supervisor.text.units import counted
+
+Answer = TypeVar("Answer")
+PAGE = 10_000
+"""The ids that are found by one call."""
+LIMITS = SearchLimits(searched=2000)
+"""A page looks at so many jobs only, since there may be many pages: one that sorts all jobs of a state would take too long."""
+ENDED = tuple(state for state in JobState if state.terminal)
+UNFINISHED = tuple(state for state in JobState if not state.terminal)
+AT_REST = tuple(state for state in JobState if state is not JobState.IN_FLIGHT)
+DEAD_LETTER_STATES = ("pending", "delivered")
+
+Report = Callable[[int, int | None], None]
+"""Called with how many jobs are done, of how many (None while they are being found)."""
+
+
+class Ask(Protocol):
+    """Makes a call to the store, if need be again while it is unavailable."""
+
+    def __call__(self, question: Callable[[Store], Answer], /) -> Answer: ...
+
+
+class Command(NamedTuple):
+    """`states` are those in which jobs can be changed; without one in the filter, jobs in `usual` states are. Jobs that move among
+    the states of the filter may be changed all the same if `follows`."""
+
+    change: Callable[[Store, Sequence[int], bool, JobState | None], OperatorResult]
+    states: tuple[JobState, ...] = ()
+    usual: tuple[JobState, ...] = ()
+    follows: bool = False
+    of_dead_letters: bool = False
+
+    def parts(self, where: JobFilter) -> Mapping[str, JobFilter]:
+        """Return the filters that make up this one, by the state of their jobs, or by that of their dead letters."""
+        if self.of_dead_letters:
+            wanted = DEAD_LETTER_STATES if where.dead_letter is None else (where.dead_letter,)
+            return {state: where._replace(dead_letter=state) for state in wanted}
+        states = self.usual if where.state is None else (where.state,)
+        return {state.value: where._replace(state=state) for state in states}
+
+    def only(self, where: JobFilter, label: str) -> JobState | None:
+        """Return the state in which a job must be still, that was found by the part `label`."""
+        if self.of_dead_letters:
+            return JobState.FAILED
+        return None if self.follows and where.state is None else JobState(label)
+
+
+COMMANDS: Mapping[str, Command] = {
+    "cancel": Command(
+        lambda store, ids, force, only: store.cancel(ids, only=only), UNFINISHED, UNFINISHED, follows=True
+    ),
+    "retry": Command(
+        lambda store, ids, force, only: store.retry(ids, force, only=only),
+        (JobState.SCHEDULED, *ENDED), (JobState.FAILED,),
+    ),
+    "delete": Command(lambda store, ids, force, only: store.delete(ids, force, only=only), AT_REST, AT_REST),
+    "redrive": Command(
+        lambda store, ids, force, only: store.redrive(ids, force, only=only), of_dead_letters=True
+    ),
+    "purge": Command(lambda store, ids, force, only: store.purge(force, ids), of_dead_letters=True),
+}  # fmt: skip
+
+
+WAITING = tuple(state for state in UNFINISHED if state is not JobState.IN_FLIGHT)
+
+
+def move_to(queue: str) -> Command:
+    """Return the command to move waiting jobs to a queue."""
+    return Command(lambda store, ids, force, only: store.move(ids, queue, only=only), WAITING, WAITING)
+
+
+EMPTY = Command(COMMANDS["cancel"].change, WAITING, WAITING)
+"""Cancel waiting jobs, and none that has started meanwhile."""
+DELETE_WAITING = Command(COMMANDS["delete"].change, WAITING, WAITING)
+
+
+class Found(NamedTuple):
+    """The jobs that match, the oldest first, each with the part of the filter by which it was found."""
+
+    jobs: Mapping[int, str]
+
+    @property
+    def text(self) -> str:
+        """Return their number, by state if there are several."""
+        states = Counter(self.jobs.values())
+        number = f"{len(self.jobs):,} {counted(len(self.jobs), 'job').split()[1]}"
+        parts = ", ".join(f"{n:,} {state.replace('_', ' ')}" for state, n in states.most_common())
+        return f"{number} ({parts})" if parts else number
+
+
+class Changed(NamedTuple):
+    """The number of jobs that were changed, and of those that were left alone, by the reason."""
+
+    changed: int
+    left: Mapping[str, int]
+
+
+def _nothing(done: int, of: int | None) -> None: ...
+
+
+def find_all(ask: Ask, command: Command, where: JobFilter, limit: int | None, report: Report = _nothing) -> Found:
+    """Find the jobs for which the command is, `limit` at most: then the newest of each state."""
+    found: dict[int, str] = {}
+    for label, part in command.parts(where).items():
+        for ids in pages(ask, part, None if limit is None else limit - len(found)):
+            found |= dict.fromkeys(ids, label)
+            report(len(found), None)
+    return Found({id: found[id] for id in sorted(found)})
+
+
+def pages(ask: Ask, where: JobFilter, limit: int | None) -> Iterator[list[int]]:
+    """Yield the ids of the jobs that match, the newest first."""
+    before: str | None = None
+    while limit is None or limit > 0:
+        size = PAGE if limit is None else min(PAGE, limit)
+        found = ask(partial(_page, where, before, size))
+        limit = None if limit is None else limit - len(found.ids)
+        yield found.ids
+        if (before := found.next) is None:
+            return
+
+
+def _page(where: JobFilter, before: str | None, limit: int, store: Store) -> FoundJobs:
+    return store.find_jobs(where, before=before, limit=limit, limits=LIMITS)
+
+
+def change_all(
+    ask: Ask, command: Command, where: JobFilter, found: Found, *, force: bool = False, report: Report = _nothing,
+    each: Callable[[OperatorResult], None] = lambda result: None,
+) -> Changed:  # fmt: skip
+    """Change the jobs in batches, with a commit for each; `each` is called with what became of a batch."""
+    changed, left = 0, Counter[str]()
+    for label, ids in _batches(found.jobs.items()):
+        only = command.only(where, label)
+        result = ask(partial(_change, command, ids, force, only))
+        changed += len(result.changed)
+        left.update(result.refused.values())
+        each(result)
+        report(changed + left.total(), len(found.jobs))
+    return Changed(changed, left)
+
+
+def _change(command: Command, ids: Sequence[int], force: bool, only: JobState | None, store: Store) -> OperatorResult:
+    return command.change(store, ids, force, only)
+
+
+def _batches(jobs: Iterable[tuple[int, str]]) -> Iterator[tuple[str, list[int]]]:
+    """Yield batches of jobs that were found by the same part, so that the oldest come first as far as that allows."""
+    waiting: dict[str, list[int]] = {}
+    for id, label in jobs:
+        batch = waiting.setdefault(label, [])
+        batch.append(id)
+        if len(batch) == BATCH:
+            yield label, waiting.pop(label)
+    yield from waiting.items()

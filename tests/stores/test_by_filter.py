@@ -1,0 +1,197 @@
+"""Commands on all jobs that match a filter, in batches, whatever happens to the jobs meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from supervisor.errors import StoreUnavailable
+from supervisor.jobs import JobState
+from supervisor.stores import by_filter
+from supervisor.stores.by_filter import COMMANDS, change_all, find_all
+from supervisor.stores.search import JobFilter
+from tests.stores.factories import IN_SQL, dead, dead_letters, make_dead, put, state_of, states, success, take, take_one
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(by_filter, "BATCH", 3)
+    monkeypatch.setattr(by_filter, "PAGE", 3)
+    monkeypatch.setattr(by_filter, "LIMITS", replace(by_filter.LIMITS, searched=4, batch=2))
+
+
+def asking(store):
+    return lambda question: question(store)
+
+
+def change(store, command, limit=None, force=False, **where):
+    """Change the jobs that match, and return the number that was changed, and why others were not."""
+    found = find_all(asking(store), COMMANDS[command], JobFilter(**where), limit)
+    changed, left = change_all(asking(store), COMMANDS[command], JobFilter(**where), found, force=force)
+    assert changed + sum(left.values()) == len(found.jobs)
+    return changed, dict(left)
+
+
+def test_unfinished_jobs_are_cancelled(store, factory):
+    ids = put(store, *["mail"] * 8)
+    others = put(store, *["scan"] * 2)
+    ended = list(take(store, 2))
+    store.settle([success(ended[0]), dead(ended[1])])
+    running = take_one(store)
+    assert change(store, "cancel", handler="mail") == (6, {})
+    assert state_of(store, running.id) == "cancelled"
+    assert states(store, others) == ["ready"] * 2
+    assert states(store, ids[1:2]) == ["failed"]
+    assert change(store, "cancel", handler="mail") == (0, {})
+    factory.check()
+
+
+@IN_SQL
+def test_only_failed_jobs_are_retried_unless_a_state_is_given(store, factory):
+    put(store, *["mail"] * 3)
+    succeeded, failed, cancelled = take(store)
+    store.settle([success(succeeded), dead(failed, dead_letter=False)])
+    store.cancel([cancelled.id])
+    (later,) = put(store, delay=60.0)
+    assert change(store, "retry", queue="default") == (1, {})
+    assert states(store, [succeeded.id, failed.id, cancelled.id, later]) == [
+        "succeeded", "ready", "cancelled", "scheduled",
+    ]  # fmt: skip
+    assert change(store, "retry", state=JobState.SCHEDULED) == (1, {})
+    refused = {"succeeded: its work is done (--force to do it again)": 1}
+    assert change(store, "retry", state=JobState.SUCCEEDED) == (0, refused)
+    assert change(store, "retry", state=JobState.SUCCEEDED, force=True) == (1, {})
+    factory.check()
+
+
+@IN_SQL
+def test_they_run_in_the_order_in_which_they_were_enqueued(store):
+    ids = make_dead(store, *["mail"] * 8, dead_letter=False)
+    assert change(store, "retry", error="valueerror") == (8, {})
+    assert [lease.id for lease in take(store)] == ids
+
+
+@IN_SQL
+def test_a_job_that_fails_again_meanwhile_is_retried_once(store):
+    ids = make_dead(store, *["mail"] * 7, dead_letter=False)
+    command, where, rounds = COMMANDS["retry"], JobFilter(error="no"), []
+    found = find_all(asking(store), command, where, None)
+
+    def fail_again(result):
+        rounds.append(list(result.changed))
+        store.settle([dead(lease, dead_letter=False) for lease in take(store)])
+
+    assert change_all(asking(store), command, where, found, each=fail_again) == (7, {})
+    assert rounds == [ids[:3], ids[3:6], ids[6:]]
+    assert states(store, ids) == ["failed"] * 7
+
+
+@IN_SQL
+def test_jobs_that_have_left_their_state_are_left_alone(store, factory):
+    ids = make_dead(store, *["mail"] * 4, dead_letter=False)
+    command, where = COMMANDS["delete"], JobFilter(queue="default")
+    found = find_all(asking(store), command, where, None)
+    store.retry(ids[:2])
+    assert change_all(asking(store), command, where, found) == (2, {"not failed any more, but ready": 2})
+    assert states(store, ids[:2]) == ["ready"] * 2
+    factory.check()
+
+
+def test_a_job_that_starts_meanwhile_is_cancelled_unless_its_state_was_asked_for(store):
+    first, second = put(store, "a", "b")
+    command = COMMANDS["cancel"]
+    found = {
+        name: find_all(asking(store), command, JobFilter(handler=name, state=state), None)
+        for name, state in (("a", None), ("b", JobState.READY))
+    }
+    take(store)
+    assert change_all(asking(store), command, JobFilter(handler="a"), found["a"]) == (1, {})
+    left = {"not ready any more, but in_flight": 1}
+    assert change_all(asking(store), command, JobFilter(handler="b", state=JobState.READY), found["b"]) == (0, left)
+    assert states(store, [first, second]) == ["cancelled", "in_flight"]
+
+
+@IN_SQL
+def test_running_jobs_are_not_deleted(store, factory):
+    put(store, *["mail"] * 3)
+    running = take_one(store)
+    assert change(store, "delete", handler="mail") == (2, {})
+    assert state_of(store, running.id) == "in_flight"
+    factory.check()
+
+
+@IN_SQL
+def test_dead_letters_are_redriven_and_purged_and_no_other_job(store, factory):
+    store.leave()
+    store = factory.joined("two", "file")
+    pending, *delivered = make_dead(store, *["mail"] * 5)
+    store.mark_accepted([each for each in dead_letters(store) if each.id in delivered], "file")
+    plain = make_dead(store, "mail", dead_letter=False)
+    why = "its dead letter is pending: not every sink has it yet (--force to do it all the same)"
+    assert change(store, "redrive", limit=1, handler="mail", dead_letter="delivered") == (1, {})
+    assert state_of(store, delivered[-1]) == "ready"
+    assert change(store, "purge", error="ValueError") == (3, {why: 1})
+    assert change(store, "purge", error="ValueError", force=True) == (1, {})
+    assert store.get(pending) is None
+    assert states(store, [delivered[-1], *plain]) == ["ready", "failed"]
+    factory.check()
+
+
+@IN_SQL
+def test_a_dead_letter_that_runs_again_meanwhile_is_not_purged(store):
+    (id,) = make_dead(store)
+    found = find_all(asking(store), COMMANDS["purge"], JobFilter(queue="default"), None)
+    store.redrive([id], force=True)
+    left = {"ready, not a dead letter": 1}
+    assert change_all(asking(store), COMMANDS["purge"], JobFilter(), found, force=True) == (0, left)
+    assert store.purge(force=True, ids=[id]).refused == {id: "ready, not a dead letter"}
+
+
+def test_the_limit_takes_the_newest(store):
+    ids = put(store, *["mail"] * 8)
+    assert change(store, "cancel", limit=5, handler="mail") == (5, {})
+    assert states(store, ids) == ["ready"] * 3 + ["cancelled"] * 5
+
+
+def test_the_number_is_known_before_anything_is_changed(store):
+    put(store, *["mail"] * 5)
+    take(store, 2)
+    seen = []
+    found = find_all(asking(store), COMMANDS["cancel"], JobFilter(), None, lambda n, of: seen.append((n, of)))
+    assert found.text == "5 jobs (3 ready, 2 in flight)"
+    assert seen[-1] == (5, None)
+    change_all(asking(store), COMMANDS["cancel"], JobFilter(), found, report=lambda n, of: seen.append((n, of)))
+    assert seen[-2:] == [(3, 5), (5, 5)]
+
+
+def test_a_call_may_be_repeated_while_the_store_is_unavailable(store):
+    ids = put(store, *["mail"] * 7)
+    failures = [True, False] * 20
+
+    def ask(question):
+        answer = question(store)
+        if failures.pop():  # its answer was lost
+            return question(store)
+        return answer
+
+    found = find_all(ask, COMMANDS["cancel"], JobFilter(handler="mail"), None)
+    changed, left = change_all(ask, COMMANDS["cancel"], JobFilter(handler="mail"), found)
+    assert changed + sum(left.values()) == 7
+    assert states(store, ids) == ["cancelled"] * 7
+
+
+def test_an_error_leaves_the_rest_as_it_was(store):
+    ids = put(store, *["mail"] * 5)
+    command = COMMANDS["cancel"]
+    found = find_all(asking(store), command, JobFilter(), None)
+    calls = iter((store, None))
+
+    def ask(question):
+        if (opened := next(calls)) is None:
+            raise StoreUnavailable("gone")
+        return question(opened)
+
+    with pytest.raises(StoreUnavailable):
+        change_all(ask, command, JobFilter(), found)
+    assert states(store, ids) == ["cancelled"] * 3 + ["ready"] * 2

@@ -1,0 +1,241 @@
+"""Commands on all jobs that match a filter, and lists in pages."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.jobs import Cause, Failure, JobState, Kind, Outcome, Policy
+from supervisor.stores.records import ClaimRequest
+from supervisor.stores.sqlite.store import SqliteStore
+from tests.unit.cli.conftest import Call, write
+
+Fail = Callable[..., list[int]]
+
+
+@pytest.fixture
+def fail(call: Call, tmp_path: Path) -> Fail:
+    """Makes failed jobs with this message; they are dead letters, delivered ones without sinks."""
+
+    def fail(number: int, message: str = "no", *, sinks: tuple[str, ...] = (), queue: str = "default") -> list[int]:
+        for _ in range(number):
+            call("enqueue", "mail", "--queue", queue)
+        store = SqliteStore(tmp_path / "jobs.db")
+        store.join(f"owner {message}", "host", 1, frozenset(sinks))
+        leases = store.claim([ClaimRequest(queue, 100, 100, 100, 100)], 30.0, lambda handler, queue: Policy())
+        failure = Failure(Cause.EXCEPTION, "OSError", message)
+        outcomes = [Outcome(it, Kind.FAILED, failure=failure, state=JobState.FAILED, dead_letter=True) for it in leases]
+        assert store.settle(outcomes) == []
+        store.leave()
+        store.close()
+        return [lease.id for lease in leases]
+
+    return fail
+
+
+def states(call: Call) -> list[str]:
+    return [json.loads(line)["state"] for line in reversed(call("jobs", "list", "--json").lines)]
+
+
+def test_jobs_are_changed_that_match_all_options(call: Call, fail: Fail) -> None:
+    fail(3, "smtp1 is down")
+    fail(2, "smtp2 is down")
+    call("enqueue", "mail", "--delay", "1h")
+    answer = call("jobs", "retry", "--error", "SMTP1", "--queue", "default", "--since", "1h", "--yes")
+    assert answer == (0, "failed, now run again: 3 jobs\n", "")
+    assert states(call) == ["ready"] * 3 + ["failed"] * 2 + ["scheduled"]
+    assert call("jobs", "retry", "--state", "scheduled", "-y").out == "due now: 1 job\n"
+    assert call("jobs", "cancel", "--handler", "mail", "--limit", 3, "--yes").out == "cancelled: 3 jobs\n"
+    assert states(call) == ["ready", *["cancelled"] * 2, *["failed"] * 2, "cancelled"]
+    assert call("jobs", "delete", "--state", "cancelled", "--yes").out == "deleted: 3 jobs\n"
+    assert call("jobs", "delete", "--until", "2000-01-01T00:00:00Z", "--yes").out == "no such jobs\n"
+    assert call("dlq", "redrive", "--error", "smtp2", "--yes").out == "redriven: 2 jobs\n"
+
+
+def test_dead_letters_are_purged_that_match(call: Call, fail: Fail) -> None:
+    first, *_ = fail(3, "one")
+    fail(2, "two", queue="other")
+    assert call("dlq", "purge", "--error", "two", "--yes") == (0, "purged: 2 jobs\n", "")
+    assert call("dlq", "purge", first) == (0, f"purged: {first}\n", "")
+    call("enqueue", "mail")
+    assert call("dlq", "purge", 6).err == "Error: job 6: ready, not a dead letter\n"
+    assert call("dlq", "purge", "--dry-run").lines[0] == "would purge 2 jobs (2 delivered)"
+    assert call("dlq", "purge").out == "purged: 2 3\n"
+    assert call("dlq", "purge", "--yes").out == "no such dead letters\n"
+
+
+def test_what_is_left_alone_is_named_with_the_reason(call: Call, fail: Fail) -> None:
+    fail(2, "pending", sinks=("file",))
+    answer = call("dlq", "redrive", "--state", "pending", "--yes")
+    assert (answer.code, answer.out) == (0, "redriven: 0 jobs\n")
+    assert answer.err.startswith("left alone: 2 jobs: its dead letter is pending: not every sink has it yet")
+    assert call("dlq", "redrive", "--state", "pending", "--force", "--yes").out == "redriven: 2 jobs\n"
+
+
+def test_a_dry_run_counts_and_shows_the_newest_and_changes_nothing(call: Call) -> None:
+    for _ in range(12):
+        call("enqueue", "mail")
+    answer = call("jobs", "cancel", "--queue", "default", "--dry-run")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.lines[0] == "would cancel 12 jobs (12 ready)"
+    assert [line.split()[0] for line in answer.lines[1:-1]] == ["id", *map(str, range(12, 2, -1))]
+    assert answer.lines[-1] == "... and 2 more"
+    assert (
+        call("jobs", "cancel", "--queue", "default", "--limit", 3, "--dry-run").lines[0]
+        == "would cancel 3 jobs (3 ready)"
+    )
+    assert set(states(call)) == {"ready"}
+
+
+def test_without_a_terminal_nobody_is_asked_and_nothing_is_changed(call: Call) -> None:
+    call("enqueue", "mail")
+    answer = call("jobs", "cancel", "--queue", "default")
+    text = "expected --yes, since there is no terminal to ask on: it would cancel 1 job (1 ready)"
+    assert answer == (2, "", f"Error: {text}\n")
+    assert states(call) == ["ready"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["jobs", "cancel"], "expected the ids of jobs, or a filter such as --queue NAME"),
+        (["jobs", "retry", "--yes"], "expected the ids of jobs, or a filter such as --queue NAME"),
+        (["jobs", "delete", "--limit", "5"], "expected the ids of jobs, or a filter such as --queue NAME"),
+        (["jobs", "cancel", "1", "--queue", "q"], "expected either ids or a filter; --queue is only for"),
+        (["jobs", "delete", "1", "--dry-run"], "expected either ids or a filter; --dry-run is only for"),
+        (["dlq", "purge", "1", "--error", "x"], "expected either ids or a filter; --error is only for"),
+        (["dlq", "redrive", "--all", "--queue", "q"], "expected the ids of dead letters, or --all"),
+        (["jobs", "cancel", "--state", "failed"], "'failed' is not one of"),
+        (["jobs", "retry", "--since", "yesterday"], "--since: expected a time with a zone, such as"),
+        (["jobs", "retry", "--until", "2026-01-01"], "--until: expected a time with a zone, such as"),
+        (["jobs", "retry", "--header", "tenant"], "--header: expected NAME=VALUE, got 'tenant'"),
+        (["jobs", "retry", "--tag", ""], "expected a name"),
+        (["jobs", "retry", "--error", ""], "expected a text of 1 to 200 characters"),
+        (["jobs", "list", "--queue", " x"], "expected a name"),
+    ],
+)
+def test_mistakes_change_nothing(call: Call, arguments: list[str], message: str) -> None:
+    call("enqueue", "mail")
+    answer = call(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert message in " ".join(answer.err.split()).replace("'--since'", "--since").replace(
+        "'--until'", "--until"
+    ).replace("'--header'", "--header")
+    assert states(call) == ["ready"]
+
+
+def test_jobs_are_found_by_tag_and_header(call: Call) -> None:
+    write(
+        "jobs.jsonl",
+        """{"handler": "mail", "tags": ["eu"], "headers": {"tenant": "7"}}
+{"handler": "mail", "tags": ["eu"]}
+{"handler": "mail", "headers": {"tenant": 7}}
+{"handler": "mail"}
+""",
+    )
+    call("enqueue", "--file", "jobs.jsonl")
+    assert ids(call("jobs", "list", "--tag", "eu")) == [2, 1]
+    assert ids(call("jobs", "list", "--header", "tenant=7")) == [3, 1]
+    page = call("jobs", "list", "--tag", "eu", "--header", "tenant=7", "--limit", 1)
+    assert (ids(page), next_page(call, page).out) == ([1], "no such jobs\n")
+    assert call("jobs", "cancel", "--tag", "eu", "--header", "tenant=7", "-y").out == "cancelled: 1 job\n"
+    assert call("jobs", "delete", "--header", "tenant=7", "-y").out == "deleted: 2 jobs\n"
+    assert ids(call("jobs", "list")) == [4, 2]
+
+
+# --- lists in pages
+
+
+def next_page(call: Call, answer: Any) -> Any:
+    found = re.fullmatch(r"next page: supervisor (.*)\n", answer.err)
+    assert found, answer.err
+    return call(*shlex.split(found[1]))
+
+
+def ids(answer: Any) -> list[int]:
+    return [int(line.split()[0]) for line in answer.lines[1:]]
+
+
+def test_a_list_names_the_command_for_the_next_page(call: Call) -> None:
+    for _ in range(5):
+        call("enqueue", "mail", "--queue", "a queue")
+    first = call("jobs", "list", "--queue", "a queue", "--limit", 2)
+    assert ids(first) == [5, 4]
+    assert first.err == "next page: supervisor jobs list --queue 'a queue' --limit 2 --before 4\n"
+    second = next_page(call, first)
+    third = next_page(call, second)
+    assert (ids(second), ids(third), third.err) == ([3, 2], [1], "")
+    assert call("jobs", "list", "--limit", 5).err == ""
+    assert ids(call("jobs", "list", "--before", 3)) == [2, 1]
+    assert call("jobs", "list", "--before", 1).out == "no such jobs\n"
+
+
+def test_pages_of_ended_jobs_are_in_the_order_in_which_they_ended(call: Call, fail: Fail) -> None:
+    made = fail(5, "no")[::-1]
+    first = call("jobs", "list", "--state", "failed", "--limit", 2, "--json")
+    assert [json.loads(line)["id"] for line in first.lines] == made[:2]
+    second = next_page(call, first)
+    assert [json.loads(line)["id"] for line in second.lines] == made[2:4]
+    assert ids(call("jobs", "list", "--state", "failed", "--before", made[2])) == made[3:]
+    call("enqueue", "mail")
+    answer = call("jobs", "list", "--state", "failed", "--before", 6)
+    assert answer.err == "Error: --before: expected a job that is failed; job 6 is ready\n"
+    assert "expected the `next` of a page" in call("jobs", "list", "--before", "x").err
+
+
+def test_the_next_page_is_of_the_same_config(call: Call) -> None:
+    write("other.yaml", "store: sqlite:///other.db\n")
+    for _ in range(2):
+        call("enqueue", "mail", "-c", "other.yaml")
+    first = call("jobs", "list", "-c", "other.yaml", "--limit", 1)
+    assert ids(next_page(call, first)) == [1]
+
+
+def test_a_search_goes_on_until_its_page_is_full(call: Call, fail: Fail, monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataclasses import replace
+
+    from supervisor.cli import job_list
+
+    monkeypatch.setattr(job_list, "UNLIMITED", replace(job_list.UNLIMITED, searched=2, batch=1))
+    old = fail(2, "kitten")
+    fail(5, "dog")
+    assert ids(call("jobs", "list", "--error", "kitten")) == old[::-1]
+    assert ids(call("dlq", "list", "--error", "kitten", "--state", "delivered")) == old[::-1]
+    assert call("dlq", "list", "--error", "cow").out == "no such dead letters\n"
+
+
+# --- queues
+
+
+def test_a_queue_is_emptied_and_moved(call: Call) -> None:
+    for queue in ("a", "a", "a", "b"):
+        call("enqueue", "mail", "--queue", queue)
+    assert call("queues", "move", "a", "b", "--dry-run").lines[0] == "would move 3 jobs (3 ready) to b"
+    answer = call("queues", "move", "a", "b")
+    assert answer.err == (
+        "Error: expected --yes, since there is no terminal to ask on: it would move 3 jobs (3 ready) to b\n"
+    )
+    assert call("queues", "move", "a", "b", "--yes") == (0, "moved to b: 3 jobs\n", "")
+    assert call("queues", "empty", "a", "--yes").out == "no such jobs\n"
+    assert call("queues", "empty", "b", "--dry-run").lines[0] == "would cancel 4 jobs (4 ready)"
+    assert call("queues", "empty", "b", "-y").out == "cancelled: 4 jobs\n"
+    assert (
+        call("jobs", "retry", "--state", "cancelled", "--queue", "b", "-y").out == "cancelled, now run again: 4 jobs\n"
+    )
+    assert call("queues", "empty", "b", "--delete", "-y").out == "deleted: 4 jobs\n"
+    assert states(call) == []
+
+
+def test_a_queue_that_nothing_has_is_warned_of_before_jobs_are_moved_there(call: Call) -> None:
+    call("enqueue", "mail", "--queue", "mail")
+    answer = call("queues", "move", "mail", "maill", "-y")
+    assert answer.err == "Warning: no job and no key of the config has a queue 'maill', did you mean 'mail'?\n"
+    assert answer.out == "moved to maill: 1 job\n"
+    assert "expected another queue than 'maill'" in call("queues", "move", "maill", "maill").err
+    assert call("queues", "move", "maill", " x").code == 2
