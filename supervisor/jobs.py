@@ -25,7 +25,6 @@ from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
 from supervisor.text.printable import printable
-from supervisor.text.strict_json import decode
 
 MAX_RETRIES = 1000
 MAX_PROGRESS = 1 << 62
@@ -166,6 +165,8 @@ class Job:
     def parents(self) -> dict[int, Any]:
         """The results of the jobs that it waited for (`after`), by id in the same order: None for one that has not succeeded; a job
         that was deleted meanwhile is left out. Raises ParentResultsTooLarge if they have more than 1 MB together."""
+        from supervisor.text.strict_json import decode  # most handlers need it not
+
         given = self._given_parents()
         if "results" not in given and given:
             raise ParentResultsTooLarge(self.id, given.get("bytes", 0))
