@@ -71,6 +71,19 @@ class RowsLocked(StoreError):
         self.ids = ids
 
 
+class JobExists(StoreError):
+    """Nothing was enqueued: another job has the unique key, and `on_conflict` is "reject". `id` is that job; it is None if an earlier
+    row of the same batch has the key."""
+
+    def __init__(self, key: str, id: int | None) -> None:
+        super().__init__(key, id)
+        self.key, self.id = key, id
+
+    def __str__(self) -> str:
+        who = "an earlier job of this batch" if self.id is None else f"job {self.id}"
+        return f"{who} has the unique key {self.key!r}: nothing was enqueued"
+
+
 class InvalidJob(ValueError):
     """A job that can't be enqueued; the message names the key and what was expected."""
 
@@ -121,8 +134,8 @@ class NotAccepted(Exception):
 
 class JobFailed(Exception):
     """A job has failed for good, or was cancelled: `state` is "failed" or "cancelled". `errors` are its failed attempts as its
-    JSON has them, the newest last. `cause` is that of the last one; it is None if somebody has cancelled the job, and "parent_failed" if
-    it was cancelled since a job that it waited for has ended without success."""
+    JSON has them, the newest last. `cause` is that of the last one; it is None if somebody has cancelled the job, "expired" if it has not
+    started in time, and "parent_failed" if it was cancelled since a job that it waited for has ended without success."""
 
     def __init__(self, id: int, handler: str, state: str, errors: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(id, handler, state, errors)
@@ -139,6 +152,8 @@ class JobFailed(Exception):
             was = "was cancelled" if self.state == "cancelled" else "failed"
             return f"job {self.id} ({self.handler}) {was}"
         last = self.errors[-1]
+        if self.cause == "expired":
+            return f"job {self.id} ({self.handler}) expired: {last.get('message')}"
         if self.state == "cancelled":
             return f"job {self.id} ({self.handler}) was cancelled: {last['message']}"
         parts = filter(None, (self.cause, last.get("type"), last.get("message")))

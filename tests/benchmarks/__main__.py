@@ -36,6 +36,8 @@ ROWS = (
     "mixed",
     "fairness",
     "keys",
+    "unique",
+    "groups",
     "async_jobs",
     "postgres",
     "kafka",

@@ -44,7 +44,21 @@ RECEIVED = "create table supervisor.received(id text primary key); insert into s
 NEW_TABLES = {"letters": "dead_letters", "shut": "transfer_out", "received": "transfers_in"}
 NEW_COLUMNS = {("jobs", "lapses"): "expired_count", ("supervisors", "place"): "owner_lock"}
 
-ADDED_TABLES = ("reports", "schedules", "extras", "key_holders", "key_waiters", "snoozes", "job_tags", "parents")
+ADDED_TABLES = (
+    "reports",
+    "schedules",
+    "extras",
+    "key_holders",
+    "key_waiters",
+    "snoozes",
+    "job_tags",
+    "unique_jobs",
+    "expiries",
+    "turns",
+    "job_groups",
+    "group_shares",
+    "parents",
+)
 ADDED_COLUMNS = {
     "jobs": {"linked": None},
     "dead_letters": {"owed": "[]"},

@@ -32,6 +32,11 @@ ADDED_TABLES = (
     "snoozes",
     "job_tags",
     "parents",
+    "unique_jobs",
+    "expiries",
+    "turns",
+    "job_groups",
+    "group_shares",
 )
 DEAD_OWNER = "host-2-bbbbbbbbbbbbbbbb"
 CLOSED = """

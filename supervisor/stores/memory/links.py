@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from supervisor.jobs import JobState
+from supervisor.stores.memory.groups import Groups
 from supervisor.stores.memory.keys import Keys
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.memory.workflows import Workflows
@@ -14,7 +15,7 @@ class Links:
     """The relations between jobs. All calls are made inside the transaction that changes the jobs."""
 
     def __init__(self, state: MemoryState) -> None:
-        self._state, self._keys, self._workflows = state, Keys(state), Workflows(state)
+        self._state, self._keys, self._workflows, self.groups = state, Keys(state), Workflows(state), Groups(state)
 
     def newly_ready(self) -> frozenset[str]:
         """Return the queues in which blocked jobs were made ready since the last call."""
@@ -23,9 +24,11 @@ class Links:
         return found
 
     def due(self, job: JobRecord) -> None:
-        """Block this ready job if another one holds its key."""
+        """Block this ready job if another one holds its key, or give it a turn."""
         if job.row.extras is not None and self._keys.acquire(job):
             self._state.change(job, state=JobState.BLOCKED)
+        elif job.row.extras is not None or self._state.turns:
+            self.groups.take_turn(job)
 
     def linked(self, child: JobRecord) -> None:
         """Let this new job, which is blocked, go on once its parents have ended. Raises NoSuchParent."""
@@ -64,4 +67,5 @@ class Links:
 
     def _resume(self, job: JobRecord) -> None:
         self._state.change(job, state=JobState.READY)
+        self.groups.take_turn(job)
         self._state.made_ready.add(job.row.queue)

@@ -16,6 +16,7 @@ from supervisor.jobs import JobState, Lease, Policy, Tier
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.extras import extras_text
+from supervisor.stores.memory.unique_holds import UniqueHolds
 from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
 from supervisor.stores.shown import Shown, job_dict
 from supervisor.stores.sinks import Sinks, sinks_text
@@ -64,6 +65,8 @@ class JobRecord:
     holds_key: bool = False
     links: Mapping[int, int] = field(default_factory=dict)
     """By parent, for a job that waits or has waited for others: see `stores.workflows`."""
+    replaced_at: int | None = None
+    may_expire: bool = True
 
     @property
     def dead_letter_state(self) -> str | None:
@@ -82,9 +85,14 @@ class JobRecord:
         return WAITS in self.links.values()
 
     @property
+    def group(self) -> str | None:
+        return None if self.row.extras is None else self.row.extras.group
+
+    @property
     def expires_at(self) -> int | None:
         extras = self.row.extras
-        return None if extras is None or extras.expires is None else self.created_at + extras.expires
+        since = self.created_at if self.replaced_at is None else self.replaced_at
+        return None if extras is None or extras.expires is None else since + extras.expires
 
     @property
     def missing_sinks(self) -> list[str]:
@@ -132,10 +140,20 @@ class Line:
     waiting: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Turns:
+    """The round that the jobs of one queue and priority have reached, and the position of each group: see `stores.groups`."""
+
+    reached: int
+    positions: dict[str, int] = field(default_factory=dict)
+
+
 Entry = tuple[int, int, int]
 """A ready job in its heap: its priority negated, its age and its id."""
 ID = 2
 ADDED, REMOVED = object(), object()
+
+
 Before = tuple[JobRecord, Any]
 """A job that was changed, and the fields that were set with their values before; or that it was ADDED, or REMOVED."""
 
@@ -158,14 +176,23 @@ class MemoryState:
         self._offered: dict[tuple[str, int], list[Entry]] = {}
         """The jobs that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
         self._scheduled: list[tuple[int, int]] = []
+        self.expiring: list[tuple[int, int]] = []
+        """A heap of (when a job expires, its id); it may have expired or ended."""
         self.lines: dict[str, Line] = {}
         """By key."""
         self.children: dict[int, set[int]] = {}
         """The jobs that wait, or have waited, for each job."""
+        self.unique = UniqueHolds()
+        self.turns: dict[tuple[str, int], Turns] = {}
+        """By queue and priority."""
+        self.shares: Mapping[tuple[str, str], float] = {}
+        """Of groups, by queue and name."""
+        self.undoing: list[Callable[[], object]] = []
+        """The calls that a rollback of the open transaction makes, the last one first."""
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
-        self._sequence = 0
+        self.last_id = 0
         self._before: list[Before] | None = None  # what the open transaction has changed, as it was
         self._failed = False  # a write inside the open transaction has failed
 
@@ -179,21 +206,26 @@ class MemoryState:
                     self._failed = True
                     raise
                 return
-            self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
+            self._before, sequence, paused, owners = [], self.last_id, set(self.paused), dict(self.owners)
             schedules = dict(self.schedules)
             made_ready = set(self.made_ready)
+            self.unique.begin()
             try:
                 yield
                 if self._failed:
                     raise StoreError("a write inside this transaction failed, so none of it is kept")
             except BaseException:
                 self._undo(self._before)
-                self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
+                self.unique.undo()
+                for act in reversed(self.undoing):
+                    act()
+                self.last_id, self.paused, self.made_ready = sequence, paused, made_ready
                 self.schedules = schedules
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
                 self._before, self._failed = None, False
+                self.undoing.clear()
 
     def now(self) -> int:
         """Microseconds since the epoch."""
@@ -201,8 +233,8 @@ class MemoryState:
 
     def next_age(self) -> int:
         """Return the next id, which is also an age behind all jobs that wait."""
-        self._sequence += 1
-        return self._sequence
+        self.last_id += 1
+        return self.last_id
 
     def add(self, job: JobRecord) -> None:
         if self._before is not None:
@@ -307,11 +339,12 @@ class MemoryState:
         return [self.jobs[id] for id in entries]
 
     def _is_ready(self, entry: Entry, queue: str, tier: int) -> bool:
-        _, age, id = entry
+        priority, age, id = entry
         job = self.jobs.get(id)
         if job is None or job.state is not JobState.READY:
             return False
-        return job.age == age and job.tier == tier and job.row.queue == queue
+        row = job.row
+        return job.age == age and job.tier == tier and row.queue == queue and row.priority == -priority
 
     def next_scheduled(self) -> JobRecord | None:
         while self._scheduled:
@@ -333,6 +366,8 @@ class MemoryState:
         """Add the job to the counts, and to the index of its state."""
         state, queue = job.state, job.row.queue
         self.counts[queue, job.tier, state] += 1
+        if job.row.extras is not None and job.may_expire and (expires_at := job.expires_at) is not None:
+            heappush(self.expiring, (expires_at, job.id))
         if state is JobState.IN_FLIGHT:
             self._in_flight.add(job.id)
         elif state is JobState.READY:
@@ -374,14 +409,9 @@ class MemoryState:
 
     def _file_all(self) -> None:
         for index in (
-            self.counts,
-            self._ready,
-            self._offered,
-            self._scheduled,
-            self._in_flight,
-            self.lines,
+            self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.expiring,
             self.children,
-        ):
+        ):  # fmt: skip
             index.clear()
         for job in self.jobs.values():
             self._file(job)

@@ -8,7 +8,9 @@ from supervisor.errors import StoreError, StoreMissing, StoreUnavailable
 from supervisor.stores.codes import DELIVERED, IN_FLIGHT, LEFT, PENDING, WITHDRAWN
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.postgres.connection import NOW, Connection
-from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
+from supervisor.stores.postgres.expiry import EXPIRIES
+from supervisor.stores.postgres.functions import BODY, DROP_OLD_ENQUEUE, FUNCTIONS, MAX_SCHEMA_BYTES
+from supervisor.stores.postgres.groups import GROUP_FUNCTIONS, GROUP_TABLES, GROUP_TRIGGERS
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
@@ -34,6 +36,7 @@ from supervisor.stores.postgres.schema import (
     VERSION_FOR_ALL,
 )
 from supervisor.stores.postgres.tags import TAGS
+from supervisor.stores.postgres.unique import UNIQUE_FUNCTIONS, UNIQUE_TABLES
 from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.sinks import sinks_of, sinks_text
 
@@ -55,11 +58,19 @@ FROM_VERSION_2 = (
     SNOOZES,
     *KEY_TABLES,
     *PARENT_TABLES,
+    *UNIQUE_TABLES,
+    EXPIRIES,
+    *GROUP_TABLES,
+    *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
     *PARENT_FUNCTIONS,
     *LINK_FUNCTIONS,
+    *UNIQUE_FUNCTIONS,
+    *GROUP_TRIGGERS,
+    QUEUE_CHANGED[0],
     *JOBS_DELETED_FUNCTIONS,
     *FUNCTIONS,
+    DROP_OLD_ENQUEUE,
 )
 
 FROM_VERSION_1 = (

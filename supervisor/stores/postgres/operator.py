@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, PENDING, READY, STATES, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import Target
@@ -15,6 +15,7 @@ from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.settle import LOCK_JOBS
 from supervisor.stores.postgres.snoozes import Snoozes
+from supervisor.stores.postgres.unique import UniqueKeys
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
 
@@ -74,7 +75,7 @@ class OperatorChanges:
     def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, queries: Queries, links: Links) -> None:
         self._connection, self._locks, self.count, self._queries = connection, locks, counts.add, queries
         self._snoozes = Snoozes(connection)
-        self._links = links
+        self._links, self._unique = links, UniqueKeys(connection)
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return self._connection.column(DEAD, after, limit)
@@ -82,6 +83,10 @@ class OperatorChanges:
     def page_end(self, state: int, age: int, after: Place, size: int) -> Place | None:
         found = [] if self._locks.skips_locked else self._connection.rows(PAGE_END, state, age, *after, size - 1)
         return next(((finished_at, id) for finished_at, id in found), None)
+
+    def forget_groups(self, limit: int) -> None:
+        if not self._locks.skips_locked:
+            self._links.groups.forget_idle(limit)
 
     def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         """Return no ids while locked rows are skipped: rows of these jobs may be locked, and pruning can wait."""
@@ -100,12 +105,19 @@ class OperatorChanges:
         return frozenset(sink for supervisor in self._queries.supervisors() for sink in supervisor["sinks"])
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
+        self._links.groups.free_turns(ids)
         self._connection.later(CANCEL, array(ids))
         self._links.ended(ids)
 
     def make_due(self, ids: Sequence[int]) -> None:
         self._connection.later(DUE_NOW, array(ids))
         self._links.due(ids)
+
+    def retake_unique_keys(self, ids: Sequence[int]) -> Mapping[int, str]:
+        return self._unique.retake(ids)
+
+    def prune_unique_keys(self, limit: int) -> None:
+        self._unique.prune(limit)
 
     def make_fresh(self, ids: Sequence[int]) -> None:
         self._connection.later(REDRIVE, array(ids), array(reserve_ids(self._connection, len(ids))))

@@ -47,7 +47,7 @@ class _Parts:
         self.dead_letters = DeadLetterQueue(connection, self.locks, self.queries, owner, limits.claim_bytes)
         changes = OperatorChanges(connection, self.counts, self.locks, self.queries, self.links)
         self.commands = BatchedCommands(changes, connection.transaction, self.notifier.notify)
-        self.transfer = Transfer(connection, self.counts, self.queries, limits.id_range)
+        self.transfer = Transfer(connection, self.counts, self.queries, self.links, limits.id_range)
         self.repair = Repair(connection, self.counts, self.links)
         self.schedules = StoredSchedules(ScheduleTable(connection), connection.transaction, self.enqueues.enqueue)
 
@@ -72,6 +72,7 @@ class PostgresStore:
         self.enqueue, self.notify, self.paused = parts.enqueues.enqueue, notifier.notify, claims.paused
         self.make_due, self.keep_reports, self.snoozes = claims.make_due, settles.keep_reports, settles.snoozes
         self.newly_ready = parts.links.newly_ready
+        self.set_group_shares = parts.links.groups.set_shares
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = parts.recovery.watch_owners, parts.recovery.expired_leases
         self.notification_fd, self.clear_notifications, self.sinks = notifier.fd, notifier.clear, queries.sinks
@@ -91,5 +92,6 @@ class PostgresStore:
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
+        self.unique_keys = transfer.unique_keys
         self.schedules, self.change_schedules = parts.schedules.schedules, parts.schedules.change_schedules
         self.has_received, self.missing_rights = transfer.has_received, Rights(connection).missing_rights

@@ -24,6 +24,7 @@ from supervisor.stores.postgres.connection import packed
 from supervisor.stores.postgres.enqueue import in_part, split_batch, values_of
 from supervisor.stores.postgres.transfer import DATABASE
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
+from supervisor.stores.unique import decoded_ids
 from supervisor.text.redaction import without_secrets
 
 MAX_CHARACTERS = 16_000_000
@@ -75,7 +76,8 @@ class TransactionalEnqueue:
         self._known: WeakSet[Any] = WeakSet()
 
     def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:
-        """Enqueue the rows, and return their ids in order. The jobs exist if and when the caller's transaction commits."""
+        """Enqueue the rows, and return their ids in order. The jobs exist if and when the caller's transaction commits. Raises
+        JobExists; the caller's transaction can go on then."""
         if not rows:
             return []
         caller = caller_of(connection)
@@ -89,7 +91,8 @@ class TransactionalEnqueue:
             raise
         ids: list[int] = []
         for part in parts:
-            ids += caller.fetch_one(self._put, _in_ascii(packed([values_of(row) for row in in_part(part, ids)])))[0]
+            batch = _in_ascii(packed([values_of(row) for row in in_part(part, ids)]))
+            ids += decoded_ids(part, caller.fetch_one(self._put, batch)[0])
         return ids
 
     def _prepare(self, caller: Caller, rows: Sequence[EnqueueRow]) -> list[EnqueueBatch]:
@@ -102,6 +105,11 @@ class TransactionalEnqueue:
             raise StoreError(
                 f"connection: more than {self._characters / 10**6:g} MB of jobs at once, on a connection in autocommit: "
                 "open a transaction, so that they are all enqueued or none is"
+            )
+        if len(parts) > 1 and any(kind.extras and kind.extras.on_conflict == "reject" for kind in parts[0].kinds):
+            raise StoreError(
+                f'connection: more than {self._characters / 10**6:g} MB of jobs at once, some with on_conflict="reject", which '
+                "refuses all of them or none: enqueue fewer at once"
             )
         return parts
 

@@ -105,7 +105,7 @@ _RESUME_CHILDREN = f"""create function {{s}}.resume_children(ids bigint[]) retur
     insert into {{s}}.counts(state, queue, tier, n)
       select state, queue, tier, count(*) from moved group by state, queue, tier
       union all select {BLOCKED}, queue, tier, -count(*) from moved group by queue, tier;
-    perform {{s}}.acquire_keys(array(select id from {{s}}.jobs where id = any(free) and state = {READY}));
+    perform {{s}}.jobs_due(array(select id from {{s}}.jobs where id = any(free) and state = {READY}));
     return query select distinct queue from {{s}}.jobs where id = any(free) and state = {READY};
   end {BODY}"""
 
@@ -184,19 +184,22 @@ _END_JOBS = f"""create function {{s}}.end_jobs(ids bigint[], deleted boolean) re
     return query select {{s}}.end_parents(ids, deleted);
   end {BODY}"""
 
-# Let those of these new jobs wait for their parents that have any: `jobs` is what `put` was called with, `ids` are theirs.
+# Let those of these new jobs wait for their parents that have any: `jobs` is what `put` was called with, `ids` are theirs, negated for
+# jobs that were there before.
 _LINK_CHILDREN = f"""create function {{s}}.link_children(ids bigint[], jobs json) returns void {_HEAD}
   declare
     parent_ids bigint[];
     missing bigint;
   begin
     insert into {{s}}.parents(child, parent, place, on_failed)
-      select ids[job.place], case when it.value::bigint < 0 then ids[-it.value::bigint] else it.value::bigint end, it.place, job.on_failed
+      select ids[job.place], abs(case when it.value::bigint < 0 then ids[-it.value::bigint] else it.value::bigint end), it.place,
+        job.on_failed
       from (
         select place, value -> 'extras' -> 'after' as after, case value -> 'extras' ->> 'on_parent_failed'
           when 'run' then {ON_FAILED["run"]} when 'wait' then {ON_FAILED["wait"]} else {ON_FAILED["cancel"]} end as on_failed
         from json_array_elements(jobs) with ordinality as it(value, place) offset 0) as job,
         json_array_elements_text(job.after) with ordinality as it(value, place)
+      where ids[job.place] > 0
       on conflict do nothing;
     parent_ids := array(select distinct parent from {{s}}.parents where child = any(ids) order by parent);
     perform from {{s}}.jobs as it where it.id = any(parent_ids) order by it.id for no key update;
@@ -273,7 +276,7 @@ _RUN_AGAIN = f"""create function {{s}}.run_again(ids bigint[]) returns void {_HE
       counted as ({_counted("moved", READY, BLOCKED)})
     select array_agg(id) from moved into waiting;
     perform {{s}}.give_results(array(select id from unnest(ids) as it(id) where id <> all(coalesce(waiting, '{{}}'))));
-    perform {{s}}.acquire_keys(array(select id from unnest(ids) as it(id) where id <> all(coalesce(waiting, '{{}}'))));
+    perform {{s}}.jobs_due(array(select id from unnest(ids) as it(id) where id <> all(coalesce(waiting, '{{}}'))));
   end {BODY}"""
 
 # Another program may have ended or deleted a parent by plain SQL; and a transaction leaves out what is too much for it.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from supervisor.stores.codes import BLOCKED, READY, SCHEDULED
 from supervisor.stores.extras import Extras
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.groups import Groups
 from supervisor.stores.sqlite.keys import Keys
 from supervisor.stores.sqlite.parent_results import give_results
 from supervisor.stores.sqlite.workflows import Workflows
@@ -33,6 +34,7 @@ class Links:
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._keys, self._workflows = connection, Keys(connection), Workflows(connection)
+        self.groups = Groups(connection)
         self._made_ready: set[str] = set()
         connection.on_rollback(self._made_ready.clear)
 
@@ -45,9 +47,12 @@ class Links:
         return found
 
     def due(self, ids: Sequence[int]) -> None:
-        """Block those of these ready jobs whose key another job holds."""
-        if self._connection.value("select exists(select 1 from extras)") and (waiting := self._keys.acquire(ids)):
+        """Block those of these ready jobs whose key another job holds, and give the others a turn."""
+        if not self._connection.value("select exists(select 1 from extras) or exists(select 1 from turns)"):
+            return
+        if waiting := self._keys.acquire(ids):
             self._move(waiting, READY, BLOCKED)
+        self.groups.take_turns(ids)
 
     def linked(self, child: int, extras: Extras) -> None:
         """Let this new job, which is blocked, go on once its parents have ended. Raises NoSuchParent."""
@@ -94,7 +99,11 @@ class Links:
 
     def _resume(self, ids: Sequence[int]) -> frozenset[str]:
         """Make these blocked jobs ready. Return their queues."""
-        queues = self._move(ids, BLOCKED, READY) if ids else frozenset()
+        if not ids:
+            return frozenset()
+        queues = self._move(ids, BLOCKED, READY)
+        if self.groups.in_use():
+            self.groups.take_turns(ids)
         self._made_ready |= queues
         return queues
 

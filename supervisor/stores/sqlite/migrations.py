@@ -12,6 +12,8 @@ from supervisor.stores.codes import SUCCEEDED
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
+from supervisor.stores.sqlite.expiry import EXPIRIES
+from supervisor.stores.sqlite.groups import GROUP_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schedules import SCHEDULES
@@ -23,7 +25,6 @@ from supervisor.stores.sqlite.schema import (
     EXTRAS,
     INSERTED_BY_SQL,
     JOB_DELETED,
-    PAYLOADS,
     PENDING_DEAD_LETTERS,
     QUEUE_CHANGED,
     REPORTS,
@@ -33,11 +34,11 @@ from supervisor.stores.sqlite.schema import (
     VERSION,
     between,
     closed_trigger,
-    headers_are_long,
     is_list,
-    texts_are_long,
 )
 from supervisor.stores.sqlite.tags import TAGS
+from supervisor.stores.sqlite.texts import PAYLOADS, headers_are_long, texts_are_long
+from supervisor.stores.sqlite.unique import UNIQUE_TABLES
 from supervisor.stores.sqlite.workflows import PARENT_TABLES
 from supervisor.stores.sqlite.write_lock import FileLock
 from supervisor.stores.transfer import closed_message
@@ -69,7 +70,6 @@ FROM_VERSION_1 = (
     PENDING_DEAD_LETTERS,
     "alter table supervisors add column sinks text not null default '[]'",
     "alter table supervisors add column about text not null default '{}'",
-    QUEUE_CHANGED,
     REPORTS,
     "delete from dead_letters where job_id not in (select id from jobs)",
     "delete from attempts where job_id not in (select id from jobs)",
@@ -89,11 +89,16 @@ FROM_VERSION_2 = (
     *TAGS,
     *KEY_TABLES,
     *PARENT_TABLES,
+    *UNIQUE_TABLES,
+    EXPIRIES,
+    *GROUP_TABLES,
     BLOCKED_JOBS,
     "drop trigger if exists inserted_by_sql",
     INSERTED_BY_SQL,
     "drop trigger if exists job_deleted",
     JOB_DELETED,
+    "drop trigger if exists queue_changed",
+    QUEUE_CHANGED,
 )
 
 

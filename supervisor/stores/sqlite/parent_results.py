@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from supervisor.stores.codes import SUCCEEDED
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.schema import HEADERS, MAX_INLINE, PAYLOAD
+from supervisor.stores.sqlite.texts import HEADERS, MAX_INLINE, PAYLOAD
 from supervisor.stores.workflows import MAX_RESULTS, with_results
 
 OWN_TEXTS = Select(

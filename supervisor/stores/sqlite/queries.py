@@ -43,8 +43,9 @@ from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queue import PAUSED
-from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, REPORT_LENGTH, SINK_LISTS, TEXT_LENGTH
+from supervisor.stores.sqlite.schema import REPORT_LENGTH, SINK_LISTS
 from supervisor.stores.sqlite.search import LAST_ATTEMPTS, Search
+from supervisor.stores.sqlite.texts import HEADERS, PAYLOAD, TEXT_LENGTH
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.stores.workflows import MAX_SHOWN, NO_RELATIVES, relatives
 from supervisor.text.units import iso

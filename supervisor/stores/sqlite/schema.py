@@ -13,9 +13,12 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
+from supervisor.stores.sqlite import expiry, unique
+from supervisor.stores.sqlite.groups import FREE_TURN, GROUP_TABLES, TAKE_TURN
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.tags import TAGS
+from supervisor.stores.sqlite.texts import PAYLOADS, headers_are_long, texts_are_long
 from supervisor.stores.sqlite.workflows import PARENT_TABLES
 
 APPLICATION_ID = 0x4A535631
@@ -93,24 +96,6 @@ JOBS = f"""create table jobs(
       options text,
       result text)"""
 
-MAX_INLINE = 500
-"""The maximum of characters of a payload, and of headers, that stand in the row of the job."""
-# Each claim and settle writes the row of its job anew, so long texts are not in it. If the payload or the headers are longer than
-# MAX_INLINE, the payload is here, and null in the row; the same for the headers if they are longer themselves.
-PAYLOADS = "create table payloads(job_id integer primary key, payload text, headers text)"
-PAYLOAD = "cast(coalesce(jobs.payload, (select payload from payloads where job_id = jobs.id), '') as text)"
-HEADERS = "cast(coalesce(jobs.headers, (select headers from payloads where job_id = jobs.id)) as text)"
-TEXT_LENGTH = f"length({PAYLOAD}) + coalesce(length({HEADERS}), 0)"
-
-
-def texts_are_long(row: str) -> str:
-    return f"(coalesce(length({row}.payload), 0) > {MAX_INLINE} or {headers_are_long(row)})"
-
-
-def headers_are_long(row: str) -> str:
-    return f"coalesce(length({row}.headers), 0) > {MAX_INLINE}"
-
-
 # A row that no claim could read would block all others, so it is refused when it is written. The store itself gives every row
 # its age: a row without one was inserted with plain SQL by another program, and is counted here.
 _STATE_AT_FIRST = f"iif(new.state = {READY} and new.due_at > {_NOW}, {SCHEDULED}, new.state)"
@@ -122,22 +107,28 @@ INSERTED_BY_SQL = f"""create trigger inserted_by_sql after insert on jobs when n
         headers = iif({headers_are_long("new")}, null, headers) where id = new.id;
       insert into counts values ({_STATE_AT_FIRST}, new.queue, new.tier, 1)
         on conflict(state, queue, tier) do update set n = n + 1;
+      {TAKE_TURN}
     end"""
 # It checks columns that the store itself never updates.
 UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, queue, priority, created_at, options on jobs begin
       {_refusals("handler", "queue", "priority", "created_at", "options")}
     end"""
 
-QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs begin
+QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs begin
+      {FREE_TURN}
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
+      {TAKE_TURN}
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
-JOB_DELETED = """create trigger job_deleted after delete on jobs begin
+JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
+      {FREE_TURN}
       delete from payloads where job_id = old.id;
       delete from key_waiters
         where key = (select key from extras where job_id = old.id) and job_id = old.id;
       delete from parents where child = old.id;
+      {unique.FORGET_DELETED};
+      {expiry.FORGET_DELETED};
       delete from extras where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from reports where job_id = old.id;
@@ -218,6 +209,9 @@ SCHEMA = (
     *TAGS,
     *KEY_TABLES,
     *PARENT_TABLES,
+    *unique.UNIQUE_TABLES,
+    expiry.EXPIRIES,
+    *GROUP_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",

@@ -45,7 +45,7 @@ class _Parts:
         self.dead_letters = DeadLetterQueue(connection, self.queries, self.owner)
         changes = OperatorChanges(connection, self.queries, self.links)
         self.commands = BatchedCommands(changes, connection.transaction, self.notifier.notify)
-        self.transfer = Transfer(url, connection, self.policies, self.queries)
+        self.transfer = Transfer(url, connection, self.policies, self.queries, self.links)
         self.schedules = StoredSchedules(ScheduleTable(connection), connection.transaction, self.queue.enqueue)
 
 
@@ -74,7 +74,7 @@ class SqliteStore:
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.newly_ready, self.keep_reports = parts.links.newly_ready, settles.keep_reports
-        self.snoozes = settles.snoozes
+        self.snoozes, self.set_group_shares = settles.snoozes, parts.links.groups.set_shares
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.stats = dead_letters.mark_accepted, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
@@ -91,4 +91,4 @@ class SqliteStore:
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
-        self.has_received = transfer.has_received
+        self.has_received, self.unique_keys = transfer.has_received, transfer.unique_keys
