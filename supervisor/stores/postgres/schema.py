@@ -40,6 +40,7 @@ from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.schedules import SCHEDULES
 from supervisor.stores.postgres.tags import TAGS
+from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.transfer import closed_message
 
 VERSION = 3
@@ -176,6 +177,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.attempts where job_id = any(ids);
         delete from {{s}}.key_waiters using {{s}}.extras
           where extras.job_id = any(ids) and key_waiters.key = extras.key and key_waiters.job_id = extras.job_id;
+        delete from {{s}}.parents where child = any(ids);
         {unique.FORGET_DELETED};
         {expiry.FORGET_DELETED};
         delete from {{s}}.extras where job_id = any(ids);
@@ -196,6 +198,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.key_waiters;
         delete from {{s}}.held_back;
         delete from {{s}}.limited_leases;
+        delete from {{s}}.parents;
         delete from {{s}}.unique_jobs;
         delete from {{s}}.expiries;
         delete from {{s}}.turns;
@@ -252,6 +255,7 @@ SCHEMA = (
     *TAGS,
     *KEY_TABLES,
     *LIMIT_TABLES,
+    *PARENT_TABLES,
     *unique.UNIQUE_TABLES,
     expiry.EXPIRIES,
     *GROUP_TABLES,
@@ -287,6 +291,7 @@ SCHEMA = (
     *JOBS_DELETED,
     *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
+    *PARENT_FUNCTIONS,
     *LINK_FUNCTIONS,
     *unique.UNIQUE_FUNCTIONS,
     *FUNCTIONS,
