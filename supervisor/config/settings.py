@@ -179,6 +179,7 @@ class LeaseSettings(Section):
 
 class QueueSettings(Section):
     retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
+    group_shares: Mapping[str, float] = setting(kind.shares, default_factory=dict)
 
 
 class RlimitSettings(Section):

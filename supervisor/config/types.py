@@ -5,7 +5,7 @@ In a file a duration or a size needs a unit, and is never null; in Python a numb
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import partial
 from ipaddress import ip_address
@@ -124,6 +124,17 @@ def share(value: Any, place: Place | None) -> Fraction:
     if not _is_number(value, 0, 1, int | float | Fraction) or value == 0:
         raise ValueError("expected a number above 0 and up to 1")
     return Fraction(str(value))
+
+
+def shares(value: Any, place: Place | None) -> Mapping[str, float]:
+    """Return shares by name."""
+    expected = "expected a mapping of names to numbers from 1 to 1000"
+    if not isinstance(value, Mapping):
+        raise ValueError(expected)
+    for name, n in value.items():
+        if not is_name(name) or not _is_number(n, 1, 1000):
+            raise ValueError(f"{expected}, got {name!r:.80}: {n!r:.80}")
+    return {str(name): float(n) for name, n in value.items()}
 
 
 def queue_list(value: Any, place: Place | None, expected: str = "expected a list of queue names") -> frozenset[str]:

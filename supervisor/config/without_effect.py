@@ -68,6 +68,9 @@ def _kafka(settings: Settings) -> Iterator[str]:
     for key, retry in (("", settings.retry), *((f"queues.{name}.", it.retry) for name, it in settings.queues.items())):
         if "urgent" in retry.written and retry.urgent > 0:
             yield f"{key}retry.urgent: it has no effect, since all records have priority 0"
+    for queue, it in settings.queues.items():
+        if it.group_shares:
+            yield f"queues.{queue}.group_shares: it has no effect, since records have no groups"
     for queue in settings.queues.keys() - store.topics.keys():
         yield f"queues.{queue}: it has no effect, since store.topics has no such topic{did_you_mean(queue, store.topics)}"
 

@@ -15,6 +15,7 @@ from supervisor.engine.current_config import CurrentConfig, emit_plugin_events
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.fetcher import Fetcher, Intake
+from supervisor.engine.group_shares import GroupShares
 from supervisor.engine.job_reports import JobReports
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
@@ -91,7 +92,7 @@ class Coordinator:
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,
-            SinkWatch(writer, bus, now), clock, self.tasks,
+            SinkWatch(writer, bus, now), GroupShares(writer, config), clock, self.tasks,
         )  # fmt: skip
         self.jobs_ended, self.job_wrote, self.prune = committer.jobs_ended, leases.job_wrote, pruner.prune
         self.recover, self.jobs_reclaimed = self.recovery.recover_all, self.fetcher.jobs_reclaimed

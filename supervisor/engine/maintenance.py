@@ -13,6 +13,7 @@ from supervisor.engine.committer import Committer
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import JobBuffers, QueueBuffers
+from supervisor.engine.group_shares import GroupShares
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.presence import Announcer
@@ -156,7 +157,7 @@ class Maintenance:
     def __init__(
         self, writer: Writer, pool: Pool, leases: Leases, lease_keeper: LeaseKeeper, recovery: Recovery,
         buffers: JobBuffers, dispatcher: Dispatcher, committer: Committer, announcer: Announcer, pruner: Pruner,
-        repairer: Repairer, sinks: SinkWatch, clock: WallClock, tasks: BackgroundTasks,
+        repairer: Repairer, sinks: SinkWatch, shares: GroupShares, clock: WallClock, tasks: BackgroundTasks,
     ) -> None:  # fmt: skip
         self._writer = writer
         self._pool = pool
@@ -167,13 +168,14 @@ class Maintenance:
         self._dispatcher = dispatcher
         self._committer = committer
         self._announcer = announcer
-        self._clock, self._pruner = clock, pruner
+        self._clock, self._pruner, self._shares = clock, pruner, shares
         self._periods = 0
         self._state = ""
         self._looking_around = SingleTask(tasks, self._look_around)
         self._pruning = SingleTask(tasks, pruner.prune_when_due)
         self._repairing = SingleTask(tasks, repairer.repair)
         self._looking_at_sinks = SingleTask(tasks, sinks.look)
+        self._writing_shares = SingleTask(tasks, shares.write)
         self._releasing_unserved = SingleTask(tasks, self._release_unserved)
 
     def run(self, state: str) -> None:
@@ -186,6 +188,8 @@ class Maintenance:
             self._pruner.clock_stepped(step)
             self._announcer.clock_stepped()
         self._looking_around.start()
+        if self._shares.is_due and not self._writer.unavailable:
+            self._writing_shares.start()
         if self._periods % PRUNE_PERIODS == 0:
             self._pruning.start()
         if self._periods % REPAIR_PERIODS == 0:

@@ -60,6 +60,7 @@ class Purpose(Enum):
     ACCEPT = "mark dead letters as accepted", "they stay pending, and their sinks may get them again"
     POSTPONE = "postpone dead letters", "they are offered again after 90s"
     MAKE_DUE = "find jobs whose handler is served again", "they start when they are due"
+    SHARES = "write the shares of groups", "groups share by the shares of before"
     PAUSED = "read which queues are paused", "jobs of queues that were paused just now may start"
     STATS = "read the rows of other supervisors", "jobs that wait here are not released to them"
     SINKS = "look for the sinks that dead letters wait for", "sinks that no supervisor has are not reported"

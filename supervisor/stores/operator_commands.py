@@ -55,6 +55,9 @@ class OperatorChanges(Protocol):
         """Return the place of the last of `size` jobs that ended in `state` at least `age` microseconds ago, behind `after`, or
         None if there are fewer."""
 
+    def forget_groups(self, limit: int) -> None:
+        """Remove the positions of groups that no longer count, of `limit` groups at most."""
+
     def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         """Return ids of such jobs between these places, without jobs with a pending dead letter."""
 
@@ -159,6 +162,7 @@ class BatchedCommands:
         pruned, run.more = 0, False
         with self._transaction():
             self._changes.prune_unique_keys(limit)
+            self._changes.forget_groups(limit)
             for state, seconds in kept:
                 after = run.passed.get(state, BEFORE_ALL)
                 if seconds is None or after == BEHIND_ALL:

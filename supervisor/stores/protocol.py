@@ -16,6 +16,7 @@ from typing import Any, Protocol, runtime_checkable
 from supervisor.config.settings import DlqSettings, RetentionSettings
 from supervisor.events import MAX_COUNTED, Event
 from supervisor.jobs import JobState, Lease, Outcome
+from supervisor.stores.groups import Shares
 from supervisor.stores.job_reports import JobReport
 from supervisor.stores.oldest import OldestReady
 from supervisor.stores.problems import Problem
@@ -96,6 +97,10 @@ class Settles(Protocol):
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
         """Set the deadlines of `leases` to now + ttl, and start marks for `started`, which need not be among them; return the
         stale ids. A job whose row another session has locked may be left unchanged, and is not stale."""
+
+    def set_group_shares(self, shares: Shares, queues: frozenset[str] | None) -> None:
+        """Set the shares of all groups in these queues, or in all if it is None, for jobs that become ready from now on: see
+        `supervisor.stores.groups`."""
 
     def newly_ready(self) -> frozenset[str]:
         """Return the queues in which calls since the last one have made blocked jobs ready: they waited for others, which have ended."""

@@ -174,10 +174,12 @@ def _ready(job: Row, status: Row, present: Present) -> str:
     )
     if job["retries"] and waiting[0] and any(queue in each["held_retries"] for each in able):
         return f"as many retries of queue {queue} run as retry.max_in_flight allows while fresh jobs wait: wait, or raise it"
-    ready = counted(sum(waiting), "job", "are")
+    ready = f"{counted(sum(waiting), 'job', 'are')} ready in queue {queue}"
+    if job["group"] is not None and not job["retries"]:
+        ready += f", whose groups take turns; its group is {job['group']}"
     idle = sum(len(_workers(each, job, "idle")) for each in able)
     if idle:
-        return f"{_are(idle)} idle, and {ready} ready in queue {queue}: wait a moment, then look at the log of {name_of(able[0])}"
+        return f"{_are(idle)} idle, and {ready}: wait a moment, then look at the log of {name_of(able[0])}"
     busy = [worker for each in able for worker in _workers(each, job, "busy") if worker.get("current_job")]
     if not busy:
         return f"no worker of {name_of(able[0])} is ready yet: wait, or look at its log"
@@ -185,7 +187,7 @@ def _ready(job: Row, status: Row, present: Present) -> str:
     are = "async workers are" if _is_async(job, able[0]) else _are(len(busy))
     return (
         f"{are} busy, the longest with job {longest['job_id']} ({longest['handler']}) for "
-        f"{format_duration(present.ran(longest))}, and {ready} ready in queue {queue}: wait, or raise "
+        f"{format_duration(present.ran(longest))}, and {ready}: wait, or raise "
         f"{_count_for(able[0], job)}"
     )
 

@@ -242,15 +242,14 @@ def _leases_recovered(event: events.LeasesRecovered) -> None:
 
 
 def _log_outcome(outcome: Outcome, how: str = "") -> None:
-    lease, kind, failure = outcome.lease, outcome.kind, outcome.failure
+    lease, failure = outcome.lease, outcome.failure
     if failure is not None:
         _log_failure(outcome, failure, how)
-    elif kind is Kind.SUCCEEDED:
+    elif outcome.kind is Kind.SUCCEEDED:
         took = "" if outcome.took is None else f" in {outcome.took:.3f}s"
         _log_job(lease, logging.DEBUG, "%sattempt %d succeeded%s", how, lease.attempt, took)
-    else:
-        # Every drain, every long job and every unknown handler releases many jobs.
-        what = "snoozed" if kind is Kind.SNOOZED else "released, no retry counted"
+    else:  # many jobs are released, or snooze
+        what = "snoozed" if outcome.kind is Kind.SNOOZED else "released, no retry counted"
         _log_job(lease, logging.INFO if how else logging.DEBUG, "%s%s%s", how, what, _again(outcome))
 
 

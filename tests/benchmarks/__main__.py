@@ -37,6 +37,7 @@ ROWS = (
     "fairness",
     "keys",
     "unique",
+    "groups",
     "async_jobs",
     "postgres",
     "kafka",

@@ -54,6 +54,9 @@ ADDED_TABLES = (
     "job_tags",
     "unique_jobs",
     "expiries",
+    "turns",
+    "job_groups",
+    "group_shares",
 )
 ADDED_COLUMNS = {
     "jobs": {"linked": None},

@@ -146,6 +146,7 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     runner.prune(RetentionSettings(), 100)
     factory.clock.step(1)
     assert len(runner.look(None, 100).expired) == 1
+    runner.set_group_shares({"mail": {"tenant": 2.0}}, None)
     factory.sql("insert into {s}.counts(state, queue, tier, n) values (1, 'default', 0, 5)")
     assert runner.repair()
     assert runner.held() and runner.expired_leases(10) == []
@@ -161,7 +162,9 @@ def lacked_by_operator(factory):
         f'grant update, delete on "{factory.schema}".expiries to operator',
         f'grant insert, update on "{factory.schema}".reports to operator',
         f'grant insert, update, delete on "{factory.schema}".supervisors to operator',
-        f'grant execute on function "{factory.schema}".put to operator',
+        "grant execute on function "
+        + ", ".join(f'"{factory.schema}".{name}' for name in ("put", "forget_groups", "set_group_shares"))
+        + " to operator",
     ]
 
 

@@ -33,6 +33,9 @@ ADDED_TABLES = (
     "job_tags",
     "unique_jobs",
     "expiries",
+    "turns",
+    "job_groups",
+    "group_shares",
 )
 DEAD_OWNER = "host-2-bbbbbbbbbbbbbbbb"
 CLOSED = """

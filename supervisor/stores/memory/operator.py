@@ -47,6 +47,9 @@ class OperatorChanges:
         """All are one page."""
         return None
 
+    def forget_groups(self, limit: int) -> None:
+        self._links.groups.forget_idle(limit)
+
     def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         latest = self._state.now() - age
         past = [
@@ -69,6 +72,7 @@ class OperatorChanges:
     def make_cancelled(self, ids: Sequence[int]) -> None:
         now = self._state.now()
         for job in self._jobs(ids):
+            self._links.groups.free_turn(job)
             self._state.change(job, state=JobState.CANCELLED, token=job.token + 1, finished_at=now, owner=None)
             self._links.ended(job)
 
@@ -108,10 +112,13 @@ class OperatorChanges:
 
     def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
         for job in self._jobs(ids):
+            self._links.groups.free_turn(job)
             self._state.change(job, row=job.row._replace(queue=queue))
+            self._links.groups.take_turn(job)
 
     def remove(self, ids: Sequence[int]) -> None:
         for job in self._jobs(ids):
+            self._links.groups.free_turn(job)
             self._links.ended(job, deleted=True)
             self._unique.forget(job)
             self._state.remove(job)

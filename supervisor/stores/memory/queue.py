@@ -101,4 +101,6 @@ class Queue:
     def _claim(self, job: JobRecord, deadline: int, resolve: Resolve) -> Lease:
         row = job.row
         self._state.begin(job, self._owner.name or "", deadline, resolve(row.handler, row.queue))
+        if self._state.turns:
+            self._links.groups.claimed(job)
         return job.lease()

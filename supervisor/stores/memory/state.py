@@ -73,6 +73,10 @@ class JobRecord:
         return None if self.row.extras is None else self.row.extras.key
 
     @property
+    def group(self) -> str | None:
+        return None if self.row.extras is None else self.row.extras.group
+
+    @property
     def expires_at(self) -> int | None:
         extras = self.row.extras
         since = self.created_at if self.replaced_at is None else self.replaced_at
@@ -124,6 +128,14 @@ class Line:
     waiting: list[int] = field(default_factory=list)
 
 
+@dataclass(slots=True)
+class Turns:
+    """The round that the jobs of one queue and priority have reached, and the position of each group: see `stores.groups`."""
+
+    reached: int
+    positions: dict[str, int] = field(default_factory=dict)
+
+
 Entry = tuple[int, int, int]
 """A ready job in its heap: its priority negated, its age and its id."""
 ID = 2
@@ -157,10 +169,16 @@ class MemoryState:
         self.lines: dict[str, Line] = {}
         """By key."""
         self.unique = UniqueHolds()
+        self.turns: dict[tuple[str, int], Turns] = {}
+        """By queue and priority."""
+        self.shares: Mapping[tuple[str, str], float] = {}
+        """Of groups, by queue and name."""
+        self.undoing: list[Callable[[], object]] = []
+        """The calls that a rollback of the open transaction makes, the last one first."""
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
-        self._sequence = 0
+        self.last_id = 0
         self._before: list[Before] | None = None  # what the open transaction has changed, as it was
         self._failed = False  # a write inside the open transaction has failed
 
@@ -174,7 +192,7 @@ class MemoryState:
                     self._failed = True
                     raise
                 return
-            self._before, sequence, paused, owners = [], self._sequence, set(self.paused), dict(self.owners)
+            self._before, sequence, paused, owners = [], self.last_id, set(self.paused), dict(self.owners)
             schedules = dict(self.schedules)
             made_ready = set(self.made_ready)
             self.unique.begin()
@@ -185,12 +203,15 @@ class MemoryState:
             except BaseException:
                 self._undo(self._before)
                 self.unique.undo()
-                self._sequence, self.paused, self.made_ready = sequence, paused, made_ready
+                for act in reversed(self.undoing):
+                    act()
+                self.last_id, self.paused, self.made_ready = sequence, paused, made_ready
                 self.schedules = schedules
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
                 self._before, self._failed = None, False
+                self.undoing.clear()
 
     def now(self) -> int:
         """Microseconds since the epoch."""
@@ -198,8 +219,8 @@ class MemoryState:
 
     def next_age(self) -> int:
         """Return the next id, which is also an age behind all jobs that wait."""
-        self._sequence += 1
-        return self._sequence
+        self.last_id += 1
+        return self.last_id
 
     def add(self, job: JobRecord) -> None:
         if self._before is not None:

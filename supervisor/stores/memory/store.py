@@ -36,7 +36,7 @@ class MemoryStore:
         self.watch_owners, self.expired_leases = owner.watch_owners, settles.expired_leases
         self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
         self.look, self.claim, self.paused, self.make_due = queue.look, queue.claim, queue.paused, queue.make_due
-        self.newly_ready = links.newly_ready
+        self.newly_ready, self.set_group_shares = links.newly_ready, links.groups.set_shares
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
         self.snoozes = settles.snoozes

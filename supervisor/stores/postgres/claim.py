@@ -34,7 +34,8 @@ PROMOTE = f"""
     order by due_at, id limit $1
     for no key update skip locked)
   update {{s}}.jobs set state = {READY} from due where jobs.id = due.id
-  returning due.queue, due.tier, case when jobs.linked then jobs.id end"""
+  returning due.queue, due.tier, case when jobs.linked is not null or exists (
+    select from {{s}}.turns where turns.queue = jobs.queue and turns.priority = jobs.priority) then jobs.id end"""
 
 MAKE_DUE = f"""
   with found as materialized (

@@ -22,7 +22,7 @@ ROWS_OF_A_WRITE = 1_000
 CHARACTERS_OF_A_ROW = 200
 """An estimate for a row without its payload and headers."""
 
-# It is faster than `put` for one row, and most programs enqueue one by one.
+# It is faster than `put` for one row, and most programs enqueue one by one. In a queue where groups take turns it enqueues nothing.
 ENQUEUE_ONE = f"""
   with job as (
     insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state)
@@ -30,12 +30,15 @@ ENQUEUE_ONE = f"""
     select id, id, $2, $3, $4, $5, $6, $7, due, now, case when due > now then {SCHEDULED} else {READY} end
     from (
       select id, now, coalesce(now + $8::bigint, $9::bigint, now) as due
-      from (select nextval($1::regclass) as id, {NOW} as now) as it) as it
+      from (
+        select nextval($1::regclass) as id, {NOW} as now
+        where not exists (select from {{s}}.turns where queue = $3 and priority = $6)) as it) as it
     returning id, state),
   counted as (
     insert into {{s}}.counts(state, queue, tier, n) select state, $3, 0, 1 from job)
   select id, {NOTIFY} from job"""
 PUT = "select {s}.put($1)"
+TAKE_TURNS = "select exists (select from {s}.turns where queue = any($1::text[]))"
 FIND_SEQUENCE = "select case when has_table_privilege({jobs}, 'insert') then pg_get_serial_sequence({jobs}, 'id') end"
 """The sequence of the ids; null for a role that may enqueue by `put` only."""
 
@@ -61,9 +64,11 @@ class Enqueues:
         try:
             sequence = self._id_sequence()
             if len(rows) == 1 and sequence is not None and rows[0].extras is None:
-                return [self._commit(ENQUEUE_ONE, sequence, *values_of(rows[0]).values())]
+                id = self._commit(ENQUEUE_ONE, sequence, *values_of(rows[0]).values())
+                if id is not None:
+                    return [id]
             parts = split_batch(rows, self._sent_characters)
-            if any(kind.extras is not None for kind in EnqueueBatch.of(rows).kinds):
+            if sequence is not None and self._needs_put(EnqueueBatch.of(rows)):
                 sequence = None
             if len(parts) == 1 and (len(rows) < MIN_COPIED or sequence is None):
                 return decoded_ids(rows, self._commit(PUT, packed([values_of(row) for row in rows])))
@@ -80,6 +85,12 @@ class Enqueues:
                 return self._connection.value(sql, *parameters)
         with self._connection.transaction():
             return self._connection.value(sql, *parameters)
+
+    def _needs_put(self, rows: EnqueueBatch) -> bool:
+        """Return whether some of these jobs are related to others, or are many in a queue where groups take turns."""
+        if any(kind.extras is not None for kind in rows.kinds):
+            return True
+        return len(rows) >= MIN_COPIED and self._connection.value(TAKE_TURNS, list({kind.queue for kind in rows.kinds}))
 
     def _id_sequence(self) -> str | None:
         if not self._knows_sequence:

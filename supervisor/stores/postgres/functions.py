@@ -115,9 +115,11 @@ INSERT_JOBS = f"""
         insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state, linked)
         overriding system value
         select it.id, it.id, it.handler, it.queue, it.payload, it.headers, it.priority, it.options, it.due, it.now,
-          case when it.due > it.now then {SCHEDULED} else {READY} end, case when it.extras ->> 'key' is not null then true end
+          case when it.due > it.now then {SCHEDULED} else {READY} end,
+          case when it.extras ->> 'key' is not null then true when it.extras ->> 'group' is not null then false end
         from it
-        returning jobs.id, jobs.queue, jobs.state, jobs.linked),
+        returning jobs.id, jobs.queue, jobs.state, jobs.linked, exists (
+          select from {{s}}.turns where turns.queue = jobs.queue and turns.priority = jobs.priority) as takes_turn),
       more as (
         insert into {{s}}.extras(job_id, key, expires_at, text)
         select it.id, it.extras ->> 'key', it.now + (it.extras ->> 'expires')::bigint, it.extras::text
@@ -128,17 +130,19 @@ INSERT_JOBS = f"""
       counted as (
         insert into {{s}}.counts(state, queue, tier, n)
         select put.state, put.queue, 0, count(*) from put group by put.state, put.queue)
-    select coalesce(array_agg(put.id order by put.id), '{{}}'), array_agg(put.id) filter (where put.linked and put.state = {READY})
+    select coalesce(array_agg(put.id order by put.id), '{{}}'),
+      array_agg(put.id) filter (where put.state = {READY}), bool_or(put.linked is not null or put.takes_turn)
     from put"""
 _PUT_NEW = f"""create or replace function {{s}}.put_new(jobs json) returns bigint[] language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
     ids bigint[];
-    keyed bigint[];
+    ready bigint[];
+    related boolean;
   begin
-    {INSERT_JOBS.strip()} into ids, keyed;
-    if keyed is not null then
-      perform {{s}}.jobs_due(keyed);
+    {INSERT_JOBS.strip()} into ids, ready, related;
+    if related then
+      perform {{s}}.jobs_due(ready);
     end if;
     {NOTIFY_UNLESS_OFF}
     return ids;

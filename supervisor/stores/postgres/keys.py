@@ -72,6 +72,9 @@ _PASS_ON_KEYS = f"""create function {{s}}.pass_on_keys(keys text[]) returns seto
             select id from {{s}}.jobs where id = any(next) and state = {BLOCKED} for no key update skip locked))
           returning queue, tier),
         {_COUNT_MOVED}
+    if next is not null and exists (select from {{s}}.turns) then
+      perform {{s}}.take_turns(next);
+    end if;
   end {BODY}"""
 
 # Take the keys from these jobs, which have ended or are deleted, and pass them on. Return the queues of the jobs that have them now.

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 
 from supervisor.stores.postgres.connection import Connection, array
 from supervisor.stores.postgres.functions import BODY
+from supervisor.stores.postgres.groups import Groups
 
 # The functions that a store calls run with the rights of its owner, as `put` does.
 LINK_FUNCTIONS = (
     f"""create function {{s}}.jobs_due(ids bigint[]) returns void language sql security definer
-      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.acquire_keys(ids) {BODY}""",
+      set search_path = pg_catalog, pg_temp as {BODY}
+        select {{s}}.acquire_keys(ids);
+        select {{s}}.take_turns(ids);
+      {BODY}""",
     f"""create function {{s}}.jobs_ended(ids bigint[], deleted boolean) returns setof text language sql security definer
       set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.release_keys(ids, deleted) {BODY}""",
     f"""create function {{s}}.jobs_lost() returns setof text language sql security definer
@@ -26,7 +30,7 @@ class Links:
     """The relations between jobs. All calls are made inside the transaction that changes the jobs, whose rows are locked."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self._connection, self.groups = connection, Groups(connection)
         self._made_ready: set[str] = set()
         connection.on_rollback(self._made_ready.clear)
 
@@ -39,7 +43,7 @@ class Links:
         return found
 
     def due(self, ids: Sequence[int]) -> None:
-        """Block those of these ready jobs whose key another job holds."""
+        """Block those of these ready jobs whose key another job holds, and give the others a turn."""
         if ids:
             self._connection.later(DUE, array(ids))
 

@@ -10,6 +10,7 @@ from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.expiry import EXPIRIES
 from supervisor.stores.postgres.functions import BODY, DROP_OLD_ENQUEUE, FUNCTIONS, MAX_SCHEMA_BYTES
+from supervisor.stores.postgres.groups import GROUP_FUNCTIONS, GROUP_TABLES, GROUP_TRIGGERS
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
@@ -57,9 +58,13 @@ FROM_VERSION_2 = (
     *KEY_TABLES,
     *UNIQUE_TABLES,
     EXPIRIES,
+    *GROUP_TABLES,
+    *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
     *LINK_FUNCTIONS,
     *UNIQUE_FUNCTIONS,
+    *GROUP_TRIGGERS,
+    QUEUE_CHANGED[0],
     *JOBS_DELETED_FUNCTIONS,
     *FUNCTIONS,
     DROP_OLD_ENQUEUE,

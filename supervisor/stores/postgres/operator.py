@@ -81,6 +81,10 @@ class OperatorChanges:
         found = [] if self._locks.skips_locked else self._connection.rows(PAGE_END, state, age, *after, size - 1)
         return next(((finished_at, id) for finished_at, id in found), None)
 
+    def forget_groups(self, limit: int) -> None:
+        if not self._locks.skips_locked:
+            self._links.groups.forget_idle(limit)
+
     def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         """Return no ids while locked rows are skipped: rows of these jobs may be locked, and pruning can wait."""
         skips = self._locks.skips_locked
@@ -98,6 +102,7 @@ class OperatorChanges:
         return frozenset(sink for supervisor in self._queries.supervisors() for sink in supervisor["sinks"])
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
+        self._links.groups.free_turns(ids)
         self._connection.later(CANCEL, array(ids))
         self._links.ended(ids)
 

@@ -28,6 +28,13 @@ from supervisor.stores.limits import (
 )
 from supervisor.stores.postgres import expiry, unique
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
+from supervisor.stores.postgres.groups import (
+    FREE_TURNS_OF_GONE,
+    GROUP_FUNCTIONS,
+    GROUP_TABLES,
+    GROUP_TRIGGERS,
+    MOVE_TURN,
+)
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.schedules import SCHEDULES
@@ -57,7 +64,7 @@ CLAIMABLE_JOB = f"""check (state between {BLOCKED} and {CANCELLED} and tier in (
       and due_at between {-MAX_TIME} and {MAX_TIME} and created_at between {-MAX_TIME} and {MAX_TIME}
       and (options is null or coalesce(options::jsonb @@ '{_OPTIONS}', false)))"""
 
-# `linked` is true if other jobs may wait for this one. A row that no claim could read would block all others, so it is refused when it is written. `age` orders a tier: for a fresh
+# `linked` is true if other jobs may wait for this one, and false if it only has a group. A row that no claim could read would block all others, so it is refused when it is written. `age` orders a tier: for a fresh
 # job it is its id, for a retry its due time, for a redriven job the next value of the id sequence. `settled` is the token of the
 # last settle that was accepted. Room is left in each page, so that the new version of a row stands beside the old one, whose
 # room is used again without a vacuum.
@@ -140,11 +147,12 @@ INSERTED_BY_SQL = (
 )
 
 QUEUE_CHANGED = (
-    f"""create function {{s}}.queue_changed() returns trigger language plpgsql security definer
+    f"""create or replace function {{s}}.queue_changed() returns trigger language plpgsql security definer
       set search_path = pg_catalog, pg_temp as {BODY}
       begin
         insert into {{s}}.counts(state, queue, tier, n)
           values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
+        {MOVE_TURN}
         {NOTIFY_UNLESS_OFF}
         return null;
       end {BODY}""",
@@ -159,6 +167,7 @@ JOBS_DELETED_FUNCTIONS = (
       declare
         ids constant bigint[] := array(select id from gone);
       begin
+        {FREE_TURNS_OF_GONE}
         delete from {{s}}.attempts where job_id = any(ids);
         delete from {{s}}.key_waiters using {{s}}.extras
           where extras.job_id = any(ids) and key_waiters.key = extras.key and key_waiters.job_id = extras.job_id;
@@ -181,6 +190,8 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.key_waiters;
         delete from {{s}}.unique_jobs;
         delete from {{s}}.expiries;
+        delete from {{s}}.turns;
+        delete from {{s}}.job_groups;
         delete from {{s}}.reports;
         delete from {{s}}.snoozes;
         delete from {{s}}.dead_letters;
@@ -234,6 +245,7 @@ SCHEMA = (
     *KEY_TABLES,
     *unique.UNIQUE_TABLES,
     expiry.EXPIRIES,
+    *GROUP_TABLES,
     f"""create table {{s}}.dead_letters(
       job_id bigint primary key,
       state smallint not null,
@@ -264,10 +276,12 @@ SCHEMA = (
     *KEYLESS_TABLES,
     *QUEUE_CHANGED,
     *JOBS_DELETED,
+    *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
     *LINK_FUNCTIONS,
     *unique.UNIQUE_FUNCTIONS,
     *FUNCTIONS,
+    *GROUP_TRIGGERS,
 )
 
 # Only in stores whose jobs were transferred: see `supervisor.stores.transfer`.

@@ -72,6 +72,7 @@ class PostgresStore:
         self.enqueue, self.notify, self.paused = parts.enqueues.enqueue, notifier.notify, claims.paused
         self.make_due, self.keep_reports, self.snoozes = claims.make_due, settles.keep_reports, settles.snoozes
         self.newly_ready = parts.links.newly_ready
+        self.set_group_shares = parts.links.groups.set_shares
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = parts.recovery.watch_owners, parts.recovery.expired_leases
         self.notification_fd, self.clear_notifications, self.sinks = notifier.fd, notifier.clear, queries.sinks

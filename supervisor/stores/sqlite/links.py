@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from supervisor.stores.codes import BLOCKED, READY
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.groups import Groups
 from supervisor.stores.sqlite.keys import Keys
 
 PLACES = Select(
@@ -21,7 +22,7 @@ class Links:
     """The relations between jobs. All calls are made inside the transaction that changes the jobs."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection, self._keys = connection, Keys(connection)
+        self._connection, self._keys, self.groups = connection, Keys(connection), Groups(connection)
         self._made_ready: set[str] = set()
         connection.on_rollback(self._made_ready.clear)
 
@@ -34,9 +35,12 @@ class Links:
         return found
 
     def due(self, ids: Sequence[int]) -> None:
-        """Block those of these ready jobs whose key another job holds."""
-        if self._connection.value("select exists(select 1 from extras)") and (waiting := self._keys.acquire(ids)):
+        """Block those of these ready jobs whose key another job holds, and give the others a turn."""
+        if not self._connection.value("select exists(select 1 from extras) or exists(select 1 from turns)"):
+            return
+        if waiting := self._keys.acquire(ids):
             self._move(waiting, READY, BLOCKED)
+        self.groups.take_turns(ids)
 
     def ended(self, ids: Iterable[int], deleted: bool = False) -> None:
         """Let the jobs go on that have waited for these, which have ended, or are about to be `deleted`."""
@@ -49,7 +53,11 @@ class Links:
 
     def _resume(self, ids: Sequence[int]) -> frozenset[str]:
         """Make these blocked jobs ready. Return their queues."""
-        queues = self._move(ids, BLOCKED, READY) if ids else frozenset()
+        if not ids:
+            return frozenset()
+        queues = self._move(ids, BLOCKED, READY)
+        if self.groups.in_use():
+            self.groups.take_turns(ids)
         self._made_ready |= queues
         return queues
 

@@ -14,6 +14,7 @@ from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
 from supervisor.stores.sqlite.expiry import EXPIRIES
 from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.groups import GROUP_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schedules import SCHEDULES
@@ -70,7 +71,6 @@ FROM_VERSION_1 = (
     PENDING_DEAD_LETTERS,
     "alter table supervisors add column sinks text not null default '[]'",
     "alter table supervisors add column about text not null default '{}'",
-    QUEUE_CHANGED,
     REPORTS,
     "delete from dead_letters where job_id not in (select id from jobs)",
     "delete from attempts where job_id not in (select id from jobs)",
@@ -91,11 +91,14 @@ FROM_VERSION_2 = (
     *KEY_TABLES,
     *UNIQUE_TABLES,
     EXPIRIES,
+    *GROUP_TABLES,
     BLOCKED_JOBS,
     "drop trigger if exists inserted_by_sql",
     INSERTED_BY_SQL,
     "drop trigger if exists job_deleted",
     JOB_DELETED,
+    "drop trigger if exists queue_changed",
+    QUEUE_CHANGED,
 )
 
 

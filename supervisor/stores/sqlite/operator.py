@@ -72,6 +72,9 @@ class OperatorChanges:
         found = self._connection.json(PAGE_END, state, *after, self._connection.now() - age, BEHIND_ALL[1], size - 1)
         return next(((finished_at, id) for finished_at, id in found), None)
 
+    def forget_groups(self, limit: int) -> None:
+        self._links.groups.forget_idle(limit)
+
     def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         until = min(until, (self._connection.now() - age, BEHIND_ALL[1]))
         ids: list[int] = self._connection.json(PAST, state, *after, *until, limit)
@@ -87,6 +90,7 @@ class OperatorChanges:
         return frozenset(sink for supervisor in self._queries.supervisors() for sink in supervisor["sinks"])
 
     def make_cancelled(self, ids: Sequence[int]) -> None:
+        self._links.groups.free_turns(ids)
         self._connection.run(CANCEL, self._connection.now(), packed(ids))
         self._links.ended(ids)
 

@@ -173,16 +173,23 @@ class Queue:
         """Insert the rows, and return (ids, created_at)."""
         now = self._connection.now()
         if len(rows) == 1:  # as most programs do it
-            return [self._insert_one(rows[0], now)], now
+            ids: Sequence[int] = [self._insert_one(rows[0], now)]
+            return self._with_turns(ids, rows), now
         batch = EnqueueBatch.of(rows)
         if any(kind.extras is not None for kind in batch.kinds):
             if self._extras.are_only_unique(batch):
-                return self._insert_unique(batch, now), now
-            return [self._insert_one(row, now) for row in batch], now
+                return self._with_turns(self._insert_unique(batch, now), batch.kinds), now
+            return self._with_turns([self._insert_one(row, now) for row in batch], batch.kinds), now
         first = next_age(self._connection)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
             self._insert_part(batch[start : start + ROWS_OF_A_STATEMENT], now, first + start)
-        return range(first, first + len(batch)), now
+        return self._with_turns(range(first, first + len(batch)), batch.kinds), now
+
+    def _with_turns(self, ids: Sequence[int], kinds: Sequence[EnqueueRow]) -> Sequence[int]:
+        """Give these new jobs turns if some of them have a group, or are in a queue where others have one."""
+        if self._links.groups.in_use() or any(kind.extras is not None and kind.extras.group for kind in kinds):
+            self._links.groups.take_turns([id for id in ids if not isinstance(id, ExistingId)])
+        return ids
 
     def _insert_unique(self, batch: EnqueueBatch, now: int) -> list[int]:
         """Insert those of the rows, which have unique keys and no other extras, whose keys no job has."""

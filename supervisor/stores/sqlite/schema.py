@@ -15,6 +15,7 @@ from supervisor.stores.limits import (
 )
 from supervisor.stores.sqlite import expiry, unique
 from supervisor.stores.sqlite.extras import EXTRAS
+from supervisor.stores.sqlite.groups import FREE_TURN, GROUP_TABLES, TAKE_TURN
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.tags import TAGS
@@ -123,18 +124,22 @@ INSERTED_BY_SQL = f"""create trigger inserted_by_sql after insert on jobs when n
         headers = iif({headers_are_long("new")}, null, headers) where id = new.id;
       insert into counts values ({_STATE_AT_FIRST}, new.queue, new.tier, 1)
         on conflict(state, queue, tier) do update set n = n + 1;
+      {TAKE_TURN}
     end"""
 # It checks columns that the store itself never updates.
 UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, queue, priority, created_at, options on jobs begin
       {_refusals("handler", "queue", "priority", "created_at", "options")}
     end"""
 
-QUEUE_CHANGED = """create trigger queue_changed after update of queue on jobs begin
+QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs begin
+      {FREE_TURN}
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
+      {TAKE_TURN}
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
+      {FREE_TURN}
       delete from payloads where job_id = old.id;
       delete from key_waiters
         where key = (select key from extras where job_id = old.id) and job_id = old.id;
@@ -220,6 +225,7 @@ SCHEMA = (
     *KEY_TABLES,
     *unique.UNIQUE_TABLES,
     expiry.EXPIRIES,
+    *GROUP_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,
     "create table queues(queue text primary key, paused int not null) without rowid",

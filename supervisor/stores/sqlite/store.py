@@ -74,7 +74,7 @@ class SqliteStore:
         self.look, self.claim, self.held, self.leases = queue.look, queue.claim, settles.held, settles.leases
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.newly_ready, self.keep_reports = parts.links.newly_ready, settles.keep_reports
-        self.snoozes = settles.snoozes
+        self.snoozes, self.set_group_shares = settles.snoozes, parts.links.groups.set_shares
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.stats = dead_letters.mark_accepted, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs

@@ -132,6 +132,10 @@ def test_topics_are_queues_that_the_config_names(write: Any) -> None:
         ("retry: {urgent: 50}", "retry.urgent: it has no effect, since all records have priority 0"),
         ("queues: {orders: {retry: {urgent: 50}}}", "queues.orders.retry.urgent: it has no effect, since all records"),
         (
+            "queues: {orders: {group_shares: {a: 2}}}",
+            "queues.orders.group_shares: it has no effect, since records have no",
+        ),
+        (
             "queues: {orderz: {retry: {max_retries: 1}}}",
             "queues.orderz: it has no effect, since store.topics has no such topic, did you mean 'orders'?",
         ),

@@ -49,6 +49,23 @@ def test_a_retry_is_run_now_where_it_can_be(partitions: list[Any], how: str) -> 
     assert (waiting_because(job, status(partitions, paused=False)) or "").endswith(how)
 
 
+def test_a_ready_job_says_that_it_takes_turns() -> None:
+    job = {
+        "id": 5, "state": "ready", "queue": "orders", "handler": "work", "expired_count": 0, "retries": 0, "max_retries": 3, "errors": [],
+        "missing_sinks": [], "group": "tenant:7",
+    }  # fmt: skip
+    found = status([], paused=False)
+    running = {"job_id": 4, "handler": "work", "running_for": 2.0, "running_since": AT}
+    worker = {"state": "busy", "group": None, "async": False, "current_job": running}
+    found["supervisors"][0] |= {
+        "workers": [worker], "groups": [], "async_handlers": [], "held_retries": [], "runs_alone": None,
+    }  # fmt: skip
+    assert waiting_because(job, found) == (
+        "the only worker that may run it is busy, the longest with job 4 (work) for 2s, and 1 job is ready in queue orders, whose groups take "
+        "turns; its group is tenant:7: wait, or raise workers.count"
+    )
+
+
 def test_a_job_that_snoozes_says_until_when() -> None:
     until = "2026-01-01T00:00:09+00:00"
     job = {
