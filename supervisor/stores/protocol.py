@@ -205,6 +205,9 @@ class Queries(Protocol):
         """Return how many of the first of these ids were read, at least one, and the jobs that exist among them, as `get` does. A
         store may read few at once if they are large."""
 
+    def counts_by_state(self, ids: Sequence[int]) -> dict[str | None, int]:
+        """Return how many of these jobs are in each state, by its name; None is for jobs that do not exist."""
+
     def ended(self, ids: Sequence[int]) -> list[int]:
         """Return, in their order, the ids whose job has ended, and those that no job has."""
 

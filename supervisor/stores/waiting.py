@@ -21,6 +21,7 @@ from supervisor.stores.problems import (
     unserved,
 )
 from supervisor.stores.protocol import Store
+from supervisor.stores.workflows import waits_for_parents
 from supervisor.text.units import counted, format_duration
 
 UNFINISHED = (JobState.BLOCKED, JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT)
@@ -64,6 +65,8 @@ def with_reasons(
 
 def _waits_for_others(job: Row, status: Row, present: Present) -> str:
     """Return for which job, or for which limit, a blocked one waits."""
+    if (parents := waits_for_parents(job)) is not None:
+        return parents
     key, holder = job["key"], job["key_held_by"]
     if holder is None or holder["id"] == job["id"]:
         if (limit := _blocked(job, status, present) or limit_of(job, present.live)) is not None:

@@ -81,6 +81,7 @@ class KafkaStore:
         self.oldest_ready = self._inside("oldest_ready", queries.oldest_ready)
         self.get, self.get_many = self._inside("get", queries.get), self._inside("get_many", queries.get_many)
         self.ended = self._inside("ended", queries.ended)
+        self.counts_by_state = self._inside("counts_by_state", queries.counts_by_state)
         self.list_jobs = self._inside("list_jobs", queries.list_jobs)
         self.find_jobs = self._inside("find_jobs", queries.find_jobs)
         self.failures = self._inside("failures", queries.failures)

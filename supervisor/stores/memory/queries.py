@@ -106,6 +106,11 @@ class Queries:
             job = self._state.jobs.get(id)
             return None if job is None else self._state.shown(job)
 
+    def counts_by_state(self, ids: Sequence[int]) -> dict[str | None, int]:
+        with self._state.lock:
+            jobs = [self._state.jobs.get(id) for id in ids]
+            return dict(Counter(None if job is None else job.state.value for job in jobs))
+
     def get_many(self, ids: list[int]) -> tuple[int, list[dict[str, Any]]]:
         with self._state.lock:
             return len(ids), [self._state.shown(self._state.jobs[id]) for id in ids if id in self._state.jobs]

@@ -49,6 +49,7 @@ class MemoryStore:
         self.mark_accepted, self.clock = dead_letters.mark_accepted, state.clock
         self.stats, self.remaining = queries.stats, queries.remaining
         self.get, self.list_jobs = queries.get, queries.list_jobs
+        self.counts_by_state = queries.counts_by_state
         self.get_many, self.ended, self.oldest_ready = queries.get_many, queries.ended, queries.oldest_ready
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive

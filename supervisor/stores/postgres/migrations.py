@@ -38,6 +38,7 @@ from supervisor.stores.postgres.schema import (
 )
 from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.postgres.unique import UNIQUE_FUNCTIONS, UNIQUE_TABLES
+from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.sinks import sinks_of, sinks_text
 
 # What no row of this version may hold was put in by another program.
@@ -58,11 +59,13 @@ FROM_VERSION_2 = (
     SNOOZES,
     *KEY_TABLES,
     *LIMIT_TABLES,
+    *PARENT_TABLES,
     *UNIQUE_TABLES,
     EXPIRIES,
     *GROUP_TABLES,
     *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
+    *PARENT_FUNCTIONS,
     *LINK_FUNCTIONS,
     *UNIQUE_FUNCTIONS,
     *GROUP_TRIGGERS,

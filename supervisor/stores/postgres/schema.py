@@ -40,6 +40,7 @@ from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.schedules import SCHEDULES
 from supervisor.stores.postgres.tags import TAGS
+from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.transfer import closed_message
 
 VERSION = 3
@@ -115,7 +116,10 @@ COUNTS_BY_QUEUE = "create index counts_by_queue on {s}.counts(state, queue, tier
 """A look reads the first queues with ready jobs."""
 
 BLOCKED_JOBS = f"create index blocked on {{s}}.jobs(id) where state = {BLOCKED}"
-EXTRAS = """create table {s}.extras(job_id bigint primary key, key text collate "C", expires_at bigint, text text not null)"""
+# A text that is no JSON would keep its job from being deleted, so it is refused.
+EXTRAS = """create table {s}.extras(
+    job_id bigint primary key, key text collate "C", expires_at bigint,
+    text text not null constraint json check (text::json is not null))"""
 
 # Only jobs that have reported something have a row. See `supervisor.stores.job_reports`.
 REPORTS = """create table {s}.reports(job_id bigint primary key, progress text, progress_at bigint, log text)
@@ -173,6 +177,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.attempts where job_id = any(ids);
         delete from {{s}}.key_waiters using {{s}}.extras
           where extras.job_id = any(ids) and key_waiters.key = extras.key and key_waiters.job_id = extras.job_id;
+        delete from {{s}}.parents where child = any(ids);
         {unique.FORGET_DELETED};
         {expiry.FORGET_DELETED};
         delete from {{s}}.extras where job_id = any(ids);
@@ -193,6 +198,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.key_waiters;
         delete from {{s}}.held_back;
         delete from {{s}}.limited_leases;
+        delete from {{s}}.parents;
         delete from {{s}}.unique_jobs;
         delete from {{s}}.expiries;
         delete from {{s}}.turns;
@@ -249,6 +255,7 @@ SCHEMA = (
     *TAGS,
     *KEY_TABLES,
     *LIMIT_TABLES,
+    *PARENT_TABLES,
     *unique.UNIQUE_TABLES,
     expiry.EXPIRIES,
     *GROUP_TABLES,
@@ -284,6 +291,7 @@ SCHEMA = (
     *JOBS_DELETED,
     *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
+    *PARENT_FUNCTIONS,
     *LINK_FUNCTIONS,
     *unique.UNIQUE_FUNCTIONS,
     *FUNCTIONS,

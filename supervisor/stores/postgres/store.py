@@ -89,6 +89,7 @@ class PostgresStore:
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
+        self.counts_by_state = queries.counts_by_state
         self.get_many, self.ended, self.find_jobs = queries.get_many, queries.ended, queries.find_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.move = commands.move

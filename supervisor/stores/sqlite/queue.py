@@ -22,7 +22,7 @@ from supervisor.retry import SUSPECT
 from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import ROWS_OF_A_LOOK, Turns, waiting_of
 from supervisor.stores.expiry import next_look
-from supervisor.stores.extras import ExistingId, Extras
+from supervisor.stores.extras import ExistingId, Extras, by_place
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -42,7 +42,7 @@ from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
-from supervisor.stores.sqlite.schema import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, headers_are_long
+from supervisor.stores.sqlite.texts import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, headers_are_long
 from supervisor.stores.sqlite.unique import UniqueKeys
 
 ROWS_OF_A_STATEMENT = 100
@@ -180,7 +180,7 @@ class Queue:
         if any(kind.extras is not None for kind in batch.kinds):
             if self._extras.are_only_unique(batch):
                 return self._with_turns(self._insert_unique(batch, now), batch.kinds), now
-            return self._with_turns([self._insert_one(row, now) for row in batch], batch.kinds), now
+            return self._with_turns(self._insert_each(batch, now), batch.kinds), now
         first = next_age(self._connection)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
             self._insert_part(batch[start : start + ROWS_OF_A_STATEMENT], now, first + start)
@@ -207,6 +207,14 @@ class Queue:
         for start in range(0, len(new), ROWS_OF_A_STATEMENT):
             self._insert_part(new[start : start + ROWS_OF_A_STATEMENT], now, first + start)
         self._extras.add_unique(first, new, now)
+        return ids
+
+    def _insert_each(self, batch: EnqueueBatch, now: int) -> list[int]:
+        ids: list[int] = []
+        for row in batch:
+            if row.extras is not None and row.extras.after:
+                row = row._replace(extras=row.extras._replace(after=by_place(row.extras.after, ids)))
+            ids.append(self._insert_one(row, now))
         return ids
 
     def _insert_one(self, row: EnqueueRow, now: int) -> int:
@@ -388,7 +396,7 @@ _ONE_ROW = insert_sql(1, (1,) * (1 + len(_Values._fields)))
 
 def _values(row: EnqueueRow, now: int) -> _Values:
     due = now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
-    state = SCHEDULED if due > now else READY
+    state = BLOCKED if row.extras is not None and row.extras.after else SCHEDULED if due > now else READY
     headers = row.headers if row.headers is None or len(row.headers) <= MAX_INLINE else None
     return _Values(row.handler, row.queue, row.priority, headers, options_text(row), due, state)
 
