@@ -16,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from supervisor.jobs import PARENTS, Cause, Failure, JobState
+from supervisor.jobs import Cause, Failure, JobState
+from supervisor.parents import PARENTS
 from supervisor.stores.codes import STATES
 from supervisor.text.strict_json import NotJSON, decode_object
 

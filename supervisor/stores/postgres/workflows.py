@@ -7,7 +7,7 @@ seen by one of both, and of two parents that end at once the second lets the chi
 
 from __future__ import annotations
 
-from supervisor.jobs import PARENTS
+from supervisor.parents import PARENTS
 from supervisor.stores.codes import BLOCKED, CANCELLED, FAILED, READY, SCHEDULED, SUCCEEDED
 from supervisor.stores.postgres.connection import NOW
 from supervisor.stores.postgres.functions import BODY
