@@ -1,4 +1,4 @@
-"""The records of jobs in memory."""
+"""The record of a job in memory."""
 
 from __future__ import annotations
 
@@ -8,20 +8,10 @@ from typing import Any
 
 from supervisor.jobs import JobState, Lease, Policy, Tier
 from supervisor.stores.extras import extras_text
+from supervisor.stores.memory.other_records import DeadLetterRecord
 from supervisor.stores.records import EnqueueRow, options_text, overlaid, own_max_retries
 from supervisor.stores.shown import Shown, job_dict
-from supervisor.stores.sinks import Sinks
 from supervisor.stores.workflows import WAITS
-
-
-@dataclass(slots=True)
-class DeadLetterRecord:
-    due_at: int
-    token: int = 0
-    tries: int = 0
-    accepted: Sinks = frozenset()
-    owed: Sinks = frozenset()
-    state: str | None = "pending"
 
 
 @dataclass(slots=True)
@@ -51,6 +41,7 @@ class JobRecord:
     snoozes: int = 0
     snoozed_until: int | None = None
     holds_key: bool = False
+    held_back: bool = False
     links: Mapping[int, int] = field(default_factory=dict)
     """By parent, for a job that waits or has waited for others: see `stores.workflows`."""
     replaced_at: int | None = None

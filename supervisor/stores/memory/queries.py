@@ -12,9 +12,10 @@ from supervisor.jobs import JobState
 from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.job_reports import add_progress, shown_progress
+from supervisor.stores.memory.other_records import OwnerRecord
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.search import Search
-from supervisor.stores.memory.state import MemoryState, OwnerRecord
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.oldest import FIRST_JOBS, MAX_PRIORITIES, OldestReady
 from supervisor.stores.records import microseconds
 from supervisor.stores.search import (

@@ -91,13 +91,17 @@ class Queue:
     def paused(self) -> frozenset[str]:
         return frozenset(self._state.paused)
 
+    def claim_ready(self, jobs: Sequence[JobRecord], ttl: float, resolve: Resolve) -> list[Lease]:
+        """Claim these jobs, which are ready."""
+        deadline = self._state.now() + microseconds(ttl)
+        resolved = cache(resolve)  # one claim, one policy for all jobs of a handler in a queue
+        return [self._claim(job, deadline, resolved) for job in jobs]
+
     def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         if self._owner.name is None:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self._state.transaction():
-            deadline = self._state.now() + microseconds(ttl)
-            resolved = cache(resolve)  # one claim, one policy for all jobs of a handler in a queue
-            return [self._claim(job, deadline, resolved) for take in takes for job in self._pick(take)]
+            return self.claim_ready([job for take in takes for job in self._pick(take)], ttl, resolve)
 
     def _pick(self, take: ClaimRequest) -> list[JobRecord]:
         if take.queue in self._state.paused:

@@ -16,9 +16,10 @@ from supervisor.jobs import JobState, Lease, Policy
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.memory.job_record import JobRecord
+from supervisor.stores.memory.other_records import OwnerRecord
 from supervisor.stores.memory.unique_holds import UniqueHolds
-from supervisor.stores.records import Presence, microseconds
-from supervisor.stores.sinks import Sinks, sinks_text
+from supervisor.stores.records import microseconds
+from supervisor.stores.sinks import sinks_text
 from supervisor.stores.workflows import MAX_SHOWN, relatives
 
 MAX_STALE = 1000
@@ -27,16 +28,6 @@ MAX_STALE = 1000
 
 _INDEXED = frozenset({"state", "tier", "age", "due_at", "dead_letter", "row"})
 """The fields by which jobs are counted and found, and have ended."""
-
-
-@dataclass(slots=True)
-class OwnerRecord:
-    host: str
-    pid: int
-    seen_at: int
-    notification_pipe: tuple[int, int]
-    presence: Presence = field(default_factory=lambda: Presence("starting"))
-    sinks: Sinks = frozenset()
 
 
 @dataclass(slots=True)
@@ -99,6 +90,10 @@ class MemoryState:
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
+        self.held: dict[tuple[str, str, int], list[Entry]] = {}
+        """The jobs that a limit of their handler holds back, by handler, queue and tier."""
+        self.claim_times: dict[str, list[tuple[int, int]]] = {}
+        """By the name of a limit."""
         self.last_id = 0
         self._before: list[Before] | None = None  # what the open transaction has changed, as it was
         self._failed = False  # a write inside the open transaction has failed
@@ -115,7 +110,7 @@ class MemoryState:
                 return
             self._before, sequence, paused, owners = [], self.last_id, set(self.paused), dict(self.owners)
             schedules = dict(self.schedules)
-            made_ready = set(self.made_ready)
+            made_ready, claim_times = set(self.made_ready), dict(self.claim_times)
             self.unique.begin()
             try:
                 yield
@@ -127,7 +122,7 @@ class MemoryState:
                 for act in reversed(self.undoing):
                     act()
                 self.last_id, self.paused, self.made_ready = sequence, paused, made_ready
-                self.schedules = schedules
+                self.schedules, self.claim_times = schedules, claim_times
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
@@ -283,7 +278,10 @@ class MemoryState:
         elif state is JobState.SCHEDULED:
             heappush(self._scheduled, (job.due_at, job.id))
         elif state is JobState.BLOCKED:
-            if (key := job.key) is not None and not job.waits_for_parents:
+            if job.held_back:
+                line = self.held.setdefault((job.row.handler, queue, job.tier), [])
+                heappush(line, (-job.row.priority, job.age, job.id))
+            elif (key := job.key) is not None and not job.waits_for_parents:
                 heappush(self.lines.setdefault(key, Line()).waiting, job.id)
         else:
             self._ended(job)
@@ -310,13 +308,15 @@ class MemoryState:
 
     def forget_stale_entries(self) -> None:
         """Make the heaps anew if most of their entries are out of date: those of a queue from which nothing is taken stay otherwise."""
-        entries = len(self._scheduled) + sum(len(heap) for heap in (*self._ready.values(), *self._offered.values()))
+        entries = len(self._scheduled) + sum(
+            len(heap) for heap in (*self._ready.values(), *self._offered.values(), *self.held.values())
+        )
         if entries > 2 * len(self.jobs) + MAX_STALE:
             self._file_all()
 
     def _file_all(self) -> None:
         for index in (
-            self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.expiring,
+            self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.expiring, self.held,
             self.children,
         ):  # fmt: skip
             index.clear()

@@ -17,7 +17,9 @@ LINK_FUNCTIONS = (
         select {{s}}.take_turns(ids);
       {BODY}""",
     f"""create function {{s}}.jobs_ended(ids bigint[], deleted boolean) returns setof text language sql security definer
-      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.end_jobs(ids, deleted) {BODY}""",
+      set search_path = pg_catalog, pg_temp as {BODY}
+        delete from {{s}}.held_back where job_id = any(ids);
+        select {{s}}.end_jobs(ids, deleted) {BODY}""",
     f"""create function {{s}}.jobs_lost() returns setof text language sql security definer
       set search_path = pg_catalog, pg_temp as {BODY}
         select {{s}}.pass_on_lost_keys() union all select {{s}}.end_lost_parents() {BODY}""",

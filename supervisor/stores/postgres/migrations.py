@@ -11,6 +11,7 @@ from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.expiry import EXPIRIES
 from supervisor.stores.postgres.functions import BODY, DROP_OLD_ENQUEUE, FUNCTIONS, MAX_SCHEMA_BYTES
 from supervisor.stores.postgres.groups import GROUP_FUNCTIONS, GROUP_TABLES, GROUP_TRIGGERS
+from supervisor.stores.postgres.job_limits import LIMIT_TABLES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
@@ -57,6 +58,7 @@ FROM_VERSION_2 = (
     *TAGS,
     SNOOZES,
     *KEY_TABLES,
+    *LIMIT_TABLES,
     *PARENT_TABLES,
     *UNIQUE_TABLES,
     EXPIRIES,

@@ -14,6 +14,7 @@ from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
 from supervisor.stores.sqlite.expiry import EXPIRIES
 from supervisor.stores.sqlite.groups import GROUP_TABLES
+from supervisor.stores.sqlite.job_limits import LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schedules import SCHEDULES
@@ -88,6 +89,7 @@ FROM_VERSION_2 = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
     *PARENT_TABLES,
     *UNIQUE_TABLES,
     EXPIRIES,

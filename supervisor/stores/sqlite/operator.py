@@ -9,6 +9,7 @@ from supervisor.stores.operator_commands import BEHIND_ALL, Target
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.job_limits import LEAVE
 from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
@@ -95,6 +96,7 @@ class OperatorChanges:
     def make_cancelled(self, ids: Sequence[int]) -> None:
         self._links.groups.free_turns(ids)
         self._connection.run(CANCEL, self._connection.now(), packed(ids))
+        self._connection.run(LEAVE, packed(ids))
         self._links.ended(ids)
 
     def make_due(self, ids: Sequence[int]) -> None:

@@ -82,11 +82,12 @@ PAUSED = "select json_group_array(queue) from queues where paused"
 
 # The long texts are read only for the jobs that are claimed. Another program may have put one into the row. The token lacks its
 # random part: so long a number takes long to write and to read.
-CANDIDATES = Select(
-    f"""id, {NEXT_TOKEN}, handler, queue,
+COLUMNS = f"""id, {NEXT_TOKEN}, handler, queue,
       iif(length(payload) <= {MAX_INLINE} and not {headers_are_long("jobs")}, cast(payload as text), null),
       iif(length(headers) <= {MAX_INLINE}, cast(headers as text), null),
-      retries, priority, tier, due_at, created_at, null, expired_count, options""",
+      retries, priority, tier, due_at, created_at, null, expired_count, options"""
+CANDIDATES = Select(
+    COLUMNS,
     f"""from (
       select id as candidate from jobs
       where state = {READY} and queue = ? and tier = ? and queue not in (select queue from queues where paused)
@@ -173,8 +174,7 @@ class Queue:
         """Insert the rows, and return (ids, created_at)."""
         now = self._connection.now()
         if len(rows) == 1:  # as most programs do it
-            ids: Sequence[int] = [self._insert_one(rows[0], now)]
-            return self._with_turns(ids, rows), now
+            return self._with_turns([self._insert_one(rows[0], now)], rows), now
         batch = EnqueueBatch.of(rows)
         if any(kind.extras is not None for kind in batch.kinds):
             if self._extras.are_only_unique(batch):
@@ -311,21 +311,22 @@ class Queue:
         if self._owner.id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self._connection.transaction():
-            random_part = self._owner.random_part()
             rows = [row for take in takes for row in self._pick(take)]
             if self._turns.partial:
                 self._turns.claimed(takes, {row[LEASE_QUEUE] for row in rows})
-            if not rows:
-                return []
-            rows = self._with_long_texts(rows)
-            until = self._connection.now() + microseconds(ttl)
-            leases, by_policy = self._policies.assign(rows, random_part, resolve)
-            for policy, ids in by_policy.items():
-                self._connection.run(CLAIM, random_part, self._owner.id, until, policy, packed(ids))
-            for (queue, tier), n in by_queue_and_tier(leases).items():
-                self._connection.counts.add(READY, queue, tier, -n)
-                self._connection.counts.add(IN_FLIGHT, queue, tier, n)
-            return leases
+            return self.claim_rows(rows, ttl, resolve) if rows else []
+
+    def claim_rows(self, rows: list[list[Any]], ttl: float, resolve: Resolve) -> list[Lease]:
+        random_part = self._owner.random_part()
+        rows = self._with_long_texts(rows)
+        until = self._connection.now() + microseconds(ttl)
+        leases, by_policy = self._policies.assign(rows, random_part, resolve)
+        for policy, ids in by_policy.items():
+            self._connection.run(CLAIM, random_part, self._owner.id, until, policy, packed(ids))
+        for (queue, tier), n in by_queue_and_tier(leases).items():
+            self._connection.counts.add(READY, queue, tier, -n)
+            self._connection.counts.add(IN_FLIGHT, queue, tier, n)
+        return leases
 
     def _pick(self, take: ClaimRequest) -> list[list[Any]]:
         fresh = self._connection.rows(CANDIDATES, take.queue, 0, take.limit)

@@ -15,6 +15,7 @@ from supervisor.stores.limits import (
 )
 from supervisor.stores.sqlite import expiry, unique
 from supervisor.stores.sqlite.groups import FREE_TURN, GROUP_TABLES, TAKE_TURN
+from supervisor.stores.sqlite.job_limits import HELD_BACK_GONE, HELD_BACK_MOVED, LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.tags import TAGS
@@ -115,6 +116,7 @@ UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, que
     end"""
 
 QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs begin
+      {HELD_BACK_MOVED};
       {FREE_TURN}
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
@@ -122,6 +124,7 @@ QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs b
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
+      {HELD_BACK_GONE};
       {FREE_TURN}
       delete from payloads where job_id = old.id;
       delete from key_waiters
@@ -169,7 +172,9 @@ REPORT_LENGTH = (
     "coalesce((select coalesce(length(progress), 0) + coalesce(length(log), 0) from reports where job_id = jobs.id), 0)"
 )
 
-EXTRAS = "create table extras(job_id integer primary key, key text, expires_at int, text text not null)"
+# A text that is no JSON would keep its job from being deleted, so it is refused.
+EXTRAS = """create table extras(
+      job_id integer primary key, key text, expires_at int, text text not null check (json_valid(text)))"""
 # Only jobs that have snoozed have a row: how often, and the time at which the last snooze ends. See `snoozes`.
 SNOOZES = "create table snoozes(job_id integer primary key, n int not null, until int not null)"
 BLOCKED_JOBS = f"create index blocked on jobs(id) where state = {BLOCKED}"
@@ -208,6 +213,7 @@ SCHEMA = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
     *PARENT_TABLES,
     *unique.UNIQUE_TABLES,
     expiry.EXPIRIES,
