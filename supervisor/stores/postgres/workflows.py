@@ -324,7 +324,7 @@ LINK_COPIED = (
       from {{s}}.jobs join {{s}}.extras on extras.job_id = jobs.id
         cross join json_array_elements_text(text::json -> 'after') with ordinality as it(value, place)
       where jobs.state = {BLOCKED} on conflict do nothing""",
-    f"""update {{s}}.parents set link = {WAITS} where link = {DONE}
+    f"""update {{s}}.parents set link = {WAITS} where link = {DONE} and on_failed = {WAIT}
       and not exists (select from {{s}}.parents as other where other.link = {WAITS} and other.child = parents.child)
       and not exists (select from {{s}}.key_waiters where job_id = parents.child)""",
     "update {s}.jobs set linked = true where linked is not true and id in (select parent from {s}.parents)",

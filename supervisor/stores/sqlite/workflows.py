@@ -142,7 +142,7 @@ LINK_COPIED = f"""
   from jobs cross join extras on extras.job_id = jobs.id cross join json_each(extras.text, '$.after') as it
   where jobs.state = {BLOCKED} and json_valid(extras.text) on conflict do nothing"""
 WAIT_FOR_LEFT = f"""
-  update parents set link = {WAITS} where link = {DONE}
+  update parents set link = {WAITS} where link = {DONE} and on_failed = {WAIT}
     and not exists (select 1 from parents as other where other.link = {WAITS} and other.child = parents.child)
     and not exists (select 1 from key_waiters where job_id = parents.child)"""
 
