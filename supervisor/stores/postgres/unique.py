@@ -127,7 +127,7 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
           due_at = case jobs.state when {BLOCKED} then jobs.due_at else it.due end,
           state = case when jobs.state = {BLOCKED} then {BLOCKED} when it.due > it.now then {SCHEDULED} else {READY} end
         from it join old on old.id = it.id where jobs.id = it.id
-        returning jobs.id, jobs.state, jobs.queue, jobs.linked, old.state as old_state, old.queue as old_queue, old.tier as old_tier),
+        returning jobs.id, jobs.state, jobs.queue, old.state as old_state, old.queue as old_queue, old.tier as old_tier),
       counted as (
         insert into {{s}}.counts(state, queue, tier, n)
         select old_state, queue, old_tier, -1 from new where queue = old_queue union all
@@ -151,7 +151,7 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
         from (select it.id, it.extras ->> 'unique' as key, it.extras ->> 'unique_while' as during
           from it join new on new.id = it.id) as it
         where unique_key = it.key)
-    select array_agg(id) from new where state = {READY} and linked into changed;
+    select array_agg(id) from new where state = {READY} and old_state <> {READY} into changed;
     if changed is not null then
       perform {{s}}.jobs_due(changed);
     end if;

@@ -23,7 +23,8 @@ FORGET_UNTIL = "delete from expiries where (expires_at, job_id) <= (?, ?)"
 UNSTARTED = Select(
     "jobs.id, handler, queue, tier, state, json_extract(it.value, '$[0]')",
     f"""from json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[1]')
-      where state < {IN_FLIGHT} and retries = 0 and started_at is null""",
+      where state < {IN_FLIGHT} and retries = 0 and started_at is null
+        and not exists (select 1 from snoozes where job_id = jobs.id)""",
 )
 CANCEL = f"""
   update jobs set state = {CANCELLED}, token = token + 1, finished_at = ? where id in (select value from json_each(?))"""
@@ -53,6 +54,7 @@ class Expiries:
         self._connection.run(FORGET_UNTIL, *past[-1])
         ids = [id for id, *_ in rows]
         if ids:
+            self._links.groups.free_turns(ids)
             self._connection.run(CANCEL, now, packed(ids))
             self._connection.run_many(
                 RECORD, [(id, packed(expired_record(expires_at, now))) for id, *_, expires_at in rows]
