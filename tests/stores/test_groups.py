@@ -186,6 +186,14 @@ def test_a_job_for_later_takes_its_turn_when_it_is_due(factory, store):
     assert order(store, 8) == "bacbacba"
 
 
+def test_groups_take_turns_though_all_their_jobs_were_for_later(factory, store):
+    for group in "ab":
+        grouped(store, group, 3, delay=10.0)
+    factory.clock.step(10)
+    promote(store, 10)
+    assert order(store) == "ababab"
+
+
 def test_a_plain_job_for_later_takes_a_turn_when_it_is_due(factory, store):
     grouped(store, None, 3, delay=10.0)
     grouped(store, "a", 100)
@@ -227,7 +235,7 @@ def test_a_released_job_sets_no_group_back(store):
     grouped(store, "b", 2)
     assert order(store, 4) == "abab"
     store.settle([release(first)])
-    grouped(store, "c", 2)
+    grouped(store, "c", 10)
     found = order(store, 5)
     assert found[0] == "a" and found[1:].count("c") == 2
 
