@@ -8,20 +8,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from supervisor.client import Client
     from supervisor.client.async_client import AsyncClient
-    from supervisor.errors import JobFailed, JobNotFound, NotAccepted, StoreError, StoreUnavailable, StoreUnsure
+    from supervisor.errors import (
+        JobExists,
+        JobFailed,
+        JobNotFound,
+        NotAccepted,
+        StoreError,
+        StoreUnavailable,
+        StoreUnsure,
+    )
     from supervisor.handlers import Handler, InvalidPayload, JobCancelled, JobTimeout, Reject, Retry, Snooze, handler
     from supervisor.hooks import Sink, hookimpl
     from supervisor.jobs import Job, NewJob
+    from supervisor.stores.extras import ExistingId
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AsyncClient",
     "Client",
+    "ExistingId",
     "Handler",
     "InvalidPayload",
     "Job",
     "JobCancelled",
+    "JobExists",
     "JobFailed",
     "JobNotFound",
     "JobTimeout",
@@ -41,10 +52,11 @@ __all__ = [
 _MODULES = {
     "client": ("Client",),
     "client.async_client": ("AsyncClient",),
-    "errors": ("JobFailed", "JobNotFound", "NotAccepted", "StoreError", "StoreUnavailable", "StoreUnsure"),
+    "errors": ("JobExists", "JobFailed", "JobNotFound", "NotAccepted", "StoreError", "StoreUnavailable", "StoreUnsure"),
     "handlers": ("Handler", "InvalidPayload", "JobCancelled", "JobTimeout", "Reject", "Retry", "Snooze", "handler"),
     "hooks": ("Sink", "hookimpl"),
     "jobs": ("Job", "NewJob"),
+    "stores.extras": ("ExistingId",),
 }
 
 

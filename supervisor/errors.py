@@ -69,6 +69,19 @@ class RowsLocked(StoreError):
         self.ids = ids
 
 
+class JobExists(StoreError):
+    """Nothing was enqueued: another job has the unique key, and `on_conflict` is "reject". `id` is that job; it is None if an earlier
+    row of the same batch has the key."""
+
+    def __init__(self, key: str, id: int | None) -> None:
+        super().__init__(key, id)
+        self.key, self.id = key, id
+
+    def __str__(self) -> str:
+        who = "an earlier job of this batch" if self.id is None else f"job {self.id}"
+        return f"{who} has the unique key {self.key!r}: nothing was enqueued"
+
+
 class InvalidJob(ValueError):
     """A job that can't be enqueued; the message names the key and what was expected."""
 
@@ -115,7 +128,7 @@ class NotAccepted(Exception):
 
 class JobFailed(Exception):
     """A job has failed for good, or was cancelled: `state` is "failed" or "cancelled". `errors` are its failed attempts as its
-    JSON has them, the newest last. `cause` is that of the last one; it is None if the job was cancelled."""
+    JSON has them, the newest last. `cause` is that of the last one; it is None if the job was cancelled, unless it has "expired"."""
 
     def __init__(self, id: int, handler: str, state: str, errors: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(id, handler, state, errors)
@@ -123,7 +136,8 @@ class JobFailed(Exception):
 
     @property
     def cause(self) -> str | None:
-        return self.errors[-1]["cause"] if self.errors and self.state == "failed" else None
+        last: str | None = self.errors[-1]["cause"] if self.errors else None
+        return last if self.state == "failed" or last == "expired" else None
 
     def __str__(self) -> str:
         """Return one line, with the beginning of the last message."""
@@ -131,6 +145,8 @@ class JobFailed(Exception):
             was = "was cancelled" if self.state == "cancelled" else "failed"
             return f"job {self.id} ({self.handler}) {was}"
         last = self.errors[-1]
+        if self.cause == "expired":
+            return f"job {self.id} ({self.handler}) expired: {last.get('message')}"
         parts = filter(None, (self.cause, last.get("type"), last.get("message")))
         line = " ".join(": ".join(map(str, parts)).split())
         shown = line if len(line) <= MAX_SHOWN else f"{line[: MAX_SHOWN - 1]}…"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from shlex import quote
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from supervisor.jobs import Lease, Outcome
+from supervisor.bus import Bus as Bus
+from supervisor.bus import Event as Event
+from supervisor.bus import Subscriber as Subscriber
+from supervisor.jobs import ExpiredJob, Lease, Outcome
 from supervisor.text.units import counted
 
 
@@ -224,6 +227,12 @@ class JobCancelled(NamedTuple):
     pid: int
 
 
+class JobsExpired(NamedTuple):
+    """These jobs were cancelled, since they had not started when their time to do so was over."""
+
+    jobs: Sequence[ExpiredJob]
+
+
 class LeasesRecovered(NamedTuple):
     outcomes: Sequence[Outcome]
 
@@ -370,31 +379,3 @@ class Dropped(NamedTuple):
 
     queue: str
     number: int
-
-
-Event = Any
-Subscriber = Callable[[Event], None]
-
-
-class Bus:
-    """Passes each event to its subscribers, in the order of their subscription. A subscriber must be quick and must not raise."""
-
-    __slots__ = ("_by_type", "_subscriptions")
-
-    def __init__(self) -> None:
-        self._subscriptions: list[tuple[Subscriber, tuple[type[Any], ...]]] = []
-        self._by_type: dict[type[Any], tuple[Subscriber, ...]] = {}
-
-    def subscribe(self, subscriber: Subscriber, *types: type[Any]) -> None:
-        """Call `subscriber` with each event of these types; with every event, if no type is given."""
-        self._subscriptions.append((subscriber, types))
-        self._by_type = {}
-
-    def emit(self, event: Event) -> None:
-        kind = type(event)
-        if (subscribers := self._by_type.get(kind)) is None:
-            subscribers = self._by_type[kind] = tuple(
-                subscriber for subscriber, types in self._subscriptions if not types or kind in types
-            )
-        for subscriber in subscribers:
-            subscriber(event)

@@ -265,6 +265,14 @@ class Lease(NamedTuple):
         return self.retries + 1
 
 
+class ExpiredJob(NamedTuple):
+    """A job that was cancelled, since it had not started when its time to do so was over."""
+
+    id: int
+    handler: str
+    queue: str
+
+
 LEASE_ID: Final = 0
 LEASE_TOKEN: Final = 1
 LEASE_HANDLER: Final = 2

@@ -27,9 +27,9 @@ from supervisor.text.units import counted
 @click.option("--reopen", is_flag=True, help="Undo an interrupted copy: open the source again.")
 @click.option("--force", is_flag=True, help="With --reopen: even if the target has the jobs or can't be examined.")
 def copy(source: str, target: str | None, reopen: bool, force: bool) -> int:
-    """Transfer ready, scheduled and failed jobs to an empty store, all or nothing.
+    """Transfer unfinished and failed jobs to an empty store, all or nothing.
 
-    Jobs keep their ids, attempts and dead letters. No supervisor may run on the source. Afterwards the source is closed: it
+    Jobs keep their ids, attempts, keys and dead letters. No supervisor may run on the source. Afterwards the source is closed: it
     keeps its rows, and a client or a supervisor that uses it fails with a message that names the target. To finish an
     interrupted copy, run the same command again; to undo it, add --reopen.
     """

@@ -19,10 +19,12 @@ from supervisor.client.client import BatchBuilder, enqueue_row
 from supervisor.config.misspelt import named_queues
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob, StoreMissing
+from supervisor.stores.extras import ExistingId
 from supervisor.stores.opening import is_postgres
 from supervisor.stores.records import EnqueueBatch
 from supervisor.text.names import did_you_mean
 from supervisor.text.strict_json import NotJSON, decode
+from supervisor.text.units import counted
 
 MAX_PROBLEMS = 20  # bad lines named in the message
 
@@ -66,7 +68,13 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
         if handler is not None or given:
             raise click.UsageError("--file: each line has all about its job; expected no handler and no other option")
         rows, lines = read_file(file, settings)
-        click.echo(len(_enqueue(settings, rows, force, lines)))
+        ids = _enqueue(settings, rows, force, lines)
+        click.echo(len(ids) - len(there := [id for id in ids if isinstance(id, ExistingId)]))
+        if there:
+            echo(
+                f"{counted(len(there), 'line', 'have')} a unique key that a job has already: no job was added for them",
+                err=True,
+            )
     elif handler is None:
         raise click.UsageError("expected the name of a handler, or --file")
     else:
@@ -75,7 +83,10 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
             row = enqueue_row(settings, job)
         except InvalidJob as error:
             raise UserMistake(str(error)) from None
-        click.echo(_enqueue(settings, EnqueueBatch([row]), force)[0])
+        (id,) = _enqueue(settings, EnqueueBatch([row]), force)
+        click.echo(id)
+        if isinstance(id, ExistingId):
+            echo(f"job {id} has the unique key {options['unique']!r} already: no job was added", err=True)
     return DONE
 
 

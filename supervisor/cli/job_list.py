@@ -16,7 +16,7 @@ from supervisor.cli.render import print_json
 from supervisor.cli.store_access import once_available
 from supervisor.stores.pages import in_pages
 from supervisor.stores.protocol import Store
-from supervisor.stores.search import UNLIMITED, FoundJobs, JobFilter
+from supervisor.stores.search import CURSOR, UNLIMITED, FoundJobs, JobFilter
 from supervisor.text.units import microseconds_of_iso
 
 Jobs = Iterator[dict[str, Any]]
@@ -56,7 +56,9 @@ def _found(store: Store, where: JobFilter, before: str | None, limit: int) -> tu
 
 def _cursor(store: Store, where: JobFilter, before: str) -> str:
     """Return the cursor behind a job, of which `before` is the id, or is the cursor itself. Raises UserMistake."""
-    if not where.by_finish or not before.isascii() or not before.isdecimal() or len(before) > 18:
+    if CURSOR.fullmatch(before) is None or ("." in before and not where.by_finish):
+        raise UserMistake(f"--before: expected the id of a job, got {before!r}")
+    if not where.by_finish or "." in before:
         return before
     job = store.get(int(before))
     if job is None or job["state"] != where.state or job["finished_at"] is None:

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from supervisor.errors import InvalidJob
-from supervisor.stores.extras import NO_EXTRAS, UNFINISHED, WAITING, Extras
+from supervisor.stores.extras import MAX_PARENTS, MAX_TAGS, NO_EXTRAS, UNFINISHED, WAITING, Extras
 from supervisor.stores.records import microseconds
 from supervisor.text.names import NAME, is_name
 from supervisor.text.strict_json import MAX_INTEGER
 from supervisor.text.units import parse_duration
 
-MAX_TAGS = 20
-MAX_PARENTS = 10_000
 CHOICES = {
     "on_conflict": ("skip", "replace", "reject"),
     "on_failure": ("pass", "hold"),

@@ -19,8 +19,8 @@ from supervisor.engine.store_view import Change, Claimable, StoreView
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.engine.suspects import Suspects
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
-from supervisor.events import Bus, JobsClaimed, QueueDepths
-from supervisor.jobs import LEASE_EXPIRED_COUNT, LEASE_HANDLER, LEASE_TIER, Lease, Tier
+from supervisor.events import Bus, JobsClaimed, JobsExpired, QueueDepths
+from supervisor.jobs import LEASE_EXPIRED_COUNT, LEASE_HANDLER, LEASE_TIER, ExpiredJob, Lease, Tier
 from supervisor.retry import SUSPECT, GrowingDelay
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import Waiting, by_queue_and_tier
@@ -38,6 +38,7 @@ class Claimed(NamedTuple):
     missed: bool = False  # there were jobs to claim, and other supervisors had locked them all
     newly_ready: frozenset[tuple[str, int]] = frozenset()  # queues and tiers, by this claim
     behind: str | None = None  # if jobs wait in other queues too: `waiting` has those from behind this one to its last
+    expired: Sequence[ExpiredJob] = ()  # cancelled by the look before this claim
 
     @property
     def asked(self) -> bool:
@@ -69,13 +70,14 @@ class Claim:
         if self.cancelled:
             return Claimed([], {}, None)
         settings = self._demand.settings
-        waiting, due_in, newly_ready, more, behind = store.look(
+        waiting, due_in, newly_ready, more, behind, expired = store.look(
             settings.workers.queues, MAX_PROMOTED, stay=not self._demand.capacity
         )
         due = None if due_in is None else self._now() + due_in  # now, since a commit may take long
         requests = self._demand.requests(waiting, more)
         leases = store.claim(requests, settings.lease.ttl, self._demand.resolve) if requests else []
-        return Claimed(leases, waiting, due, bool(requests) and not leases, newly_ready, behind if more else None)
+        missed = bool(requests) and not leases
+        return Claimed(leases, waiting, due, missed, newly_ready, behind if more else None, expired)
 
 
 @dataclass(eq=False)
@@ -332,6 +334,8 @@ class Fetcher:
             raise error
         claimed, self.claimed_at = future.result(), self._loop.time()
         self._note_left_in_store(claimed)
+        if claimed.expired:
+            self._bus.emit(JobsExpired(claimed.expired))
         if claimed.leases:
             self._intake.hold(claimed.leases)
             self._bus.emit(JobsClaimed(claimed.leases))

@@ -10,6 +10,9 @@ import orjson
 WAITING, UNFINISHED = "waiting", "unfinished"
 """The values of `unique_while` besides a time: until the job is claimed, or until it has ended."""
 
+MAX_TAGS = 20
+MAX_PARENTS = 10_000
+
 
 class Extras(NamedTuple):
     """`unique_while` is WAITING, UNFINISHED, or microseconds from the enqueue on. `expires` is in microseconds from the enqueue on. A

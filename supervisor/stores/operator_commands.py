@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -70,6 +70,12 @@ class OperatorChanges(Protocol):
     def make_cancelled(self, ids: Sequence[int]) -> None: ...
 
     def make_due(self, ids: Sequence[int]) -> None: ...
+
+    def retake_unique_keys(self, ids: Sequence[int]) -> Mapping[int, str]:
+        """Give their unique keys to these ended jobs, which are to run again. Return why some may not."""
+
+    def prune_unique_keys(self, limit: int) -> None:
+        """Forget up to `limit` unique keys that were taken for a time, which is over."""
 
     def make_fresh(self, ids: Sequence[int]) -> None:
         """Make the jobs ready as if just enqueued, behind all jobs that wait, and withdraw their dead letters."""
@@ -155,6 +161,7 @@ class BatchedCommands:
         kept = ((SUCCEEDED, retention.succeeded), (CANCELLED, retention.cancelled), (FAILED, retention.failed))
         pruned, run.more = 0, False
         with self._transaction():
+            self._changes.prune_unique_keys(limit)
             self._changes.forget_groups(limit)
             for state, seconds in kept:
                 after = run.passed.get(state, BEFORE_ALL)
@@ -172,9 +179,10 @@ class BatchedCommands:
         return pruned
 
     def _change(
-        self, ids: Sequence[int] | None, refusal: Refusal, change: Callable[[list[Target]], None]
+        self, ids: Sequence[int] | None, refusal: Refusal, change: Callable[[list[Target]], Mapping[int, str]]
     ) -> OperatorResult:
-        """Change those of `ids`, or of all dead letters if it is None, for which `refusal` returns no reason."""
+        """Change those of `ids`, or of all dead letters if it is None, for which `refusal` returns no reason. `change` returns the
+        reasons for which it has not changed some of them."""
         result = OperatorResult({}, {})
         for batch in self._dead() if ids is None else _batches(ids):
             with self._transaction():
@@ -183,9 +191,9 @@ class BatchedCommands:
                     id: refusal(STATES[target.state], DEAD_LETTERS[target.dead_letter or 0])
                     for id, target in targets.items()
                 }
+                if allowed := [targets[id] for id, reason in reasons.items() if reason is None]:
+                    reasons.update(change(allowed))
                 changed = [id for id, reason in reasons.items() if reason is None]
-                if changed:
-                    change([targets[id] for id in changed])
             result.changed.update({id: STATES[targets[id].state] for id in changed})
             result.refused.update({id: reason for id, reason in reasons.items() if reason is not None})
         self._notify()
@@ -197,26 +205,31 @@ class BatchedCommands:
             yield batch
             last = batch[-1]
 
-    def _cancel(self, targets: list[Target]) -> None:
+    def _cancel(self, targets: list[Target]) -> Mapping[int, str]:
         self._recount(targets, CANCELLED)
         self._changes.make_cancelled(_ids(targets))
+        return {}
 
-    def _retry(self, targets: list[Target]) -> None:
+    def _retry(self, targets: list[Target]) -> Mapping[int, str]:
         waiting = [target for target in targets if target.state == SCHEDULED]
         self._recount(waiting, READY)
         self._changes.make_due(_ids(waiting))
-        self._redrive([target for target in targets if target.state != SCHEDULED])
+        return self._redrive([target for target in targets if target.state != SCHEDULED])
 
-    def _redrive(self, targets: list[Target]) -> None:
-        if targets:
+    def _redrive(self, targets: list[Target]) -> Mapping[int, str]:
+        refused = self._changes.retake_unique_keys(_ids(targets)) if targets else {}
+        if targets := [target for target in targets if target.id not in refused]:
             self._recount(targets, READY, tier=0)
             self._changes.make_fresh(_ids(targets))
+        return refused
 
-    def _move(self, targets: list[Target], queue: str) -> None:
+    def _move(self, targets: list[Target], queue: str) -> Mapping[int, str]:
         self._changes.set_queue(_ids(targets), {target.queue for target in targets}, queue)
+        return {}
 
-    def _delete(self, targets: list[Target]) -> None:
+    def _delete(self, targets: list[Target]) -> Mapping[int, str]:
         self._changes.remove(_ids(targets))
+        return {}
 
     def _recount(self, targets: Iterable[Target], state: int, tier: int | None = None) -> None:
         for (old, queue, old_tier), n in Counter((it.state, it.queue, it.tier) for it in targets).items():

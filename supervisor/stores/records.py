@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 import orjson
 
 from supervisor.errors import StoreError
-from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, Failure, JobState, Lease, Outcome, Policy
+from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, ExpiredJob, Failure, JobState, Lease, Outcome, Policy
 from supervisor.stores.codes import CODES
 from supervisor.stores.extras import Extras
 from supervisor.stores.limits import MAX_TIME
@@ -121,13 +121,15 @@ class Look(NamedTuple):
     """The jobs that wait, as seen before a claim: `waiting` by queue. `next_due` is the seconds until the next scheduled job is
     due (0 if it is due now), or None if no job is scheduled. `newly_ready` are the queues and tiers that had no ready job before
     this look made jobs ready, also of queues that are not served. With `more` there are ready jobs in further queues: `waiting`
-    has those behind `behind`, in order, where the first one comes behind the last one."""
+    has those behind `behind`, in order, where the first one comes behind the last one. `expired` are the jobs that this look has
+    cancelled; if more have expired, nothing waits before a further look has cancelled them too."""
 
     waiting: dict[str, Waiting]
     next_due: float | None
     newly_ready: frozenset[tuple[str, int]] = frozenset()
     more: bool = False
     behind: str = ""
+    expired: Sequence[ExpiredJob] = ()
 
 
 class ClaimRequest(NamedTuple):

@@ -1,4 +1,4 @@
-"""Transfer all ready, scheduled and failed jobs from one store to another. Whichever process is killed, no job is lost, and none
+"""Transfer all jobs that have not ended, and those that have failed, from one store to another. Whichever process is killed, no job is lost, and none
 can run in both stores.
 
 The commits are, in this order: the source is closed, so that nobody enqueues or runs jobs there; the target gets the jobs, and a
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import JobState
-from supervisor.stores.codes import FAILED, READY, SCHEDULED, STATES
+from supervisor.stores.codes import BLOCKED, FAILED, READY, SCHEDULED, STATES
 from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sinks import sinks_of, sinks_text
 from supervisor.text.units import counted
 
-TRANSFERRED_STATES = (READY, SCHEDULED, FAILED)
+TRANSFERRED_STATES = (BLOCKED, READY, SCHEDULED, FAILED)
 
 
 class TransferLimits(NamedTuple):
@@ -34,6 +34,8 @@ class TransferLimits(NamedTuple):
 
 
 LIMITS = TransferLimits()
+_JOB = 19
+"""The columns of a job before those of its dead letter."""
 
 
 class TransferredDeadLetter(NamedTuple):
@@ -44,6 +46,27 @@ class TransferredDeadLetter(NamedTuple):
     tries: int
     owed: str
     accepted: str
+
+
+class TransferredExtras(NamedTuple):
+    """The extras of a transferred job: their text as stored, its key, whether it holds that key or waits for it, and when it expires,
+    or would have if it had not started in time (`may_expire`)."""
+
+    text: str
+    key: str | None
+    holds_key: bool
+    waits_for_key: bool
+    expires_at: int | None
+    may_expire: bool
+
+
+class UniqueKey(NamedTuple):
+    """A unique key with the job that has it: see `stores.unique.hold_of`."""
+
+    key: str
+    job_id: int
+    below: int
+    until: int | None
 
 
 class TransferredJob(NamedTuple):
@@ -73,6 +96,7 @@ class TransferredJob(NamedTuple):
     dead_letter: TransferredDeadLetter | None = None
     report: tuple[str | None, int | None, str | None] = (None, None, None)
     snoozes: tuple[int, int] | None = None
+    extras: TransferredExtras | None = None
 
 
 class TransferRecord(NamedTuple):
@@ -112,6 +136,9 @@ class Transferable(Protocol):
 
     def export(self, ids: Sequence[int]) -> list[TransferredJob]: ...
 
+    def unique_keys(self, after: str, limit: int) -> list[UniqueKey]:
+        """Return the first `limit` unique keys behind `after` that a transferred job has, or that are taken for a time."""
+
     def last_id(self) -> int:
         """The highest id that was ever given."""
 
@@ -129,6 +156,7 @@ class Transferable(Protocol):
         last_id: int,
         paused: frozenset[str],
         schedules: Sequence[ScheduleRow] = (),
+        unique_keys: Iterable[Sequence[UniqueKey]] = (),
     ) -> None:
         """Write all jobs in one transaction, with their ids unchanged. Raises StoreError unless this store is empty and not
         closed."""
@@ -153,7 +181,7 @@ class TransferReport(NamedTuple):
 
 
 def transfer_jobs(source: Transferable, target: Transferable, limits: TransferLimits = LIMITS) -> TransferReport:
-    """Transfer the ready, scheduled and failed jobs of `source` to `target`. Raises StoreError if either of them can't take part,
+    """Transfer the unfinished and failed jobs of `source` to `target`. Raises StoreError if either of them can't take part,
     and StoreUnavailable."""
     place = target.place()
     if source.place() == place:
@@ -169,7 +197,8 @@ def transfer_jobs(source: Transferable, target: Transferable, limits: TransferLi
         _require_unarrived(source, target, transfer_record)
     try:
         batches, last_id = _batches(source, transfer_record, limits), source.last_id()
-        target.import_jobs(transfer_record, batches, last_id, source.paused(), source.schedules())
+        keys = _unique_keys(source, limits.jobs)
+        target.import_jobs(transfer_record, batches, last_id, source.paused(), source.schedules(), keys)
     except BaseException as error:
         if not _has_received_after_all(source, target, transfer_record, error):
             raise
@@ -245,6 +274,13 @@ def _batches(
         raise StoreError(f"{source.url}: another process has opened it again meanwhile; nothing was transferred")
 
 
+def _unique_keys(source: Transferable, limit: int) -> Iterator[list[UniqueKey]]:
+    after = ""
+    while page := source.unique_keys(after, limit):
+        yield page
+        after = page[-1].key
+
+
 def _split(page: Sequence[tuple[int, int]], most: int) -> Iterator[list[int]]:
     ids: list[int] = []
     total = 0
@@ -306,15 +342,20 @@ def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool
 
 
 def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]] = ()) -> TransferredJob:
-    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter, by its report and its snoozes."""
-    *job, state, due_at, tries, owed, accepted, progress, progress_at, log, n, until = row
+    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter, of its report, of its snoozes and of
+    TransferredExtras."""
+    state, due_at, tries, owed, accepted, progress, progress_at, log, n, until, text, *extras = row[_JOB:]
     dead_letter = None
     if state is not None:  # lists that another program may have written, in a form that every store takes
         sinks = [sinks_text(sinks_of(text)) for text in (owed, accepted)]
         dead_letter = TransferredDeadLetter(state, due_at, tries, *sinks)
-    return TransferredJob._make(
-        [*job, attempts, dead_letter, (progress, progress_at, log), None if n is None else (n, until)]
-    )
+    snoozes = None if n is None else (n, until)
+    its = None if text is None else _extras(text, *extras)
+    return TransferredJob._make([*row[:_JOB], attempts, dead_letter, (progress, progress_at, log), snoozes, its])
+
+
+def _extras(text: str, key: str | None, holds: Any, waits: Any, expires_at: int | None, may: Any) -> TransferredExtras:
+    return TransferredExtras(text, key, bool(holds), bool(waits), expires_at, bool(may))
 
 
 def counts_of(jobs: Iterable[TransferredJob]) -> Counter[tuple[int, str, int]]:

@@ -11,6 +11,7 @@ import orjson
 
 from supervisor import events
 from supervisor.jobs import Failure, JobState, Kind, Lease, Outcome
+from supervisor.telemetry.dead_letter_lines import DeadLetterLines
 from supervisor.telemetry.group_lines import GroupLines
 from supervisor.telemetry.log_handler import LOGGER, job_fields, named
 from supervisor.telemetry.schedule_lines import ScheduleLines
@@ -41,6 +42,7 @@ class LogSubscriber:
         self.writers: dict[type[Any], Callable[[Any], None]] = {
             **_WRITERS,
             **GroupLines(_log, clock).writers,
+            **DeadLetterLines(_log).writers,
             **ScheduleLines(_log, clock).writers,
             events.HookFailed: self._hook_failed,
             events.HookWarning: self._hook_warning,
@@ -240,15 +242,14 @@ def _leases_recovered(event: events.LeasesRecovered) -> None:
 
 
 def _log_outcome(outcome: Outcome, how: str = "") -> None:
-    lease, kind, failure = outcome.lease, outcome.kind, outcome.failure
+    lease, failure = outcome.lease, outcome.failure
     if failure is not None:
         _log_failure(outcome, failure, how)
-    elif kind is Kind.SUCCEEDED:
+    elif outcome.kind is Kind.SUCCEEDED:
         took = "" if outcome.took is None else f" in {outcome.took:.3f}s"
         _log_job(lease, logging.DEBUG, "%sattempt %d succeeded%s", how, lease.attempt, took)
-    else:
-        # Every drain, every long job and every unknown handler releases many jobs.
-        what = "snoozed" if kind is Kind.SNOOZED else "released, no retry counted"
+    else:  # many jobs are released, or snooze
+        what = "snoozed" if outcome.kind is Kind.SNOOZED else "released, no retry counted"
         _log_job(lease, logging.INFO if how else logging.DEBUG, "%s%s%s", how, what, _again(outcome))
 
 
@@ -283,19 +284,11 @@ def _job_cancelled(event: events.JobCancelled) -> None:
     _log_job(event.lease, logging.INFO, "cancelled; its worker (pid %d) ends the attempt", event.pid, pid=event.pid)
 
 
-def _dead_letters_published(event: events.DeadLettersPublished) -> None:
-    for id in event.ids:
-        _log(logging.INFO, "job=%d dead letter accepted by sink %s", id, event.sink, job=id, sink=event.sink)
-
-
-def _dead_letters_stale(event: events.DeadLettersStale) -> None:
-    line = "job=%d dead letter for sink %s: stale %s, nothing changed"
-    for id in event.ids:
-        _log(logging.WARNING, line, id, event.sink, event.what, job=id, sink=event.sink)
-
-
-def _sink_warning(event: events.SinkMissing | events.SinkCutOff) -> None:
-    _log(logging.WARNING, "%s", event.text, sink=event.sink)
+def _jobs_expired(event: events.JobsExpired) -> None:
+    for id, handler, queue in event.jobs:
+        _log(
+            logging.INFO, "job=%d handler=%s expired before it started: cancelled", id, handler, job=id, handler=handler, queue=queue
+        )  # fmt: skip
 
 
 def _clock_stepped(event: events.ClockStepped) -> None:
@@ -382,11 +375,8 @@ _WRITERS: dict[type[Any], Callable[[Any], None]] = {
     events.JobsStale: _jobs_stale,
     events.JobsLocked: _jobs_locked,
     events.JobCancelled: _job_cancelled,
+    events.JobsExpired: _jobs_expired,
     events.LeasesRecovered: _leases_recovered,
-    events.DeadLettersPublished: _dead_letters_published,
-    events.DeadLettersStale: _dead_letters_stale,
-    events.SinkMissing: _sink_warning,
-    events.SinkCutOff: _sink_warning,
     events.StoreLost: _store_lost,
     events.StoreRepaired: _line(logging.WARNING, REPAIRED),
     events.LoopGap: _line(

@@ -105,6 +105,7 @@ class Metrics:
             events.JobsClaimed: self._jobs_claimed,
             events.JobsStale: self._jobs_stale,
             events.JobCancelled: self._job_cancelled,
+            events.JobsExpired: self._jobs_expired,
             events.LeasesRecovered: self._leases_recovered,
             events.QueueDepths: self._queue_depths,
             events.WorkerStarted: self._worker_started,
@@ -249,6 +250,9 @@ class Metrics:
 
     def _job_cancelled(self, event: events.JobCancelled) -> None:
         self._jobs[JobState.CANCELLED] += 1
+
+    def _jobs_expired(self, event: events.JobsExpired) -> None:
+        self._jobs[JobState.CANCELLED] += len(event.jobs)
 
     def _queue_depths(self, event: events.QueueDepths) -> None:
         seen = {**self._waiting, **event.waiting} if event.more else event.waiting

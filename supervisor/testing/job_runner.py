@@ -110,11 +110,12 @@ class JobRunner:
             return [self._enqueued(record) for record in self._state.jobs.values()]
 
     def clear(self) -> None:
-        """Delete all jobs that were enqueued."""
+        """Delete all jobs that were enqueued, and forget their unique keys."""
         self._require_memory("clear")
         with self._state.transaction():
             for record in list(self._state.jobs.values()):
                 self._state.remove(record)
+            self._state.unique.clear()
 
     def run_enqueued(self, *, limit: int = 1000, raise_failures: bool = True) -> list[EnqueuedJob]:
         """Run the jobs that are due now, with those that they enqueue, one by one in the order of a supervisor.

@@ -36,6 +36,7 @@ ROWS = (
     "mixed",
     "fairness",
     "keys",
+    "unique",
     "groups",
     "async_jobs",
     "postgres",

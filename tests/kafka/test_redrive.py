@@ -213,7 +213,8 @@ def test_the_brokers_and_the_group_are_those_of_the_config(
     [
         (("--from-topic", "a b"), "--from-topic: 'a b' is not the name of a topic"),
         (("--from-topic", "a", "--to", "a"), "--to: expected another topic than --from-topic"),
-        (("--from-topic", "a", "7"), "expected no ids, --all or --force beside --from-topic"),
+        (("--from-topic", "a", "--queue", "b"), "expected no ids, no filter, --all"),
+        (("--from-topic", "a", "7"), "expected no ids, no filter, --all, --force or --yes beside --from-topic"),
         (("--to", "a", "7"), "expected --to only beside --from-topic"),
         (("--from-topic", "a", "--bootstrap", "host"), "bootstrap: expected host:port"),
     ],

@@ -163,6 +163,7 @@ NOT_ON_KAFKA = {
         "test_two_that_recover_one_lease_do_it_once",
     },
     "its queues are topics": {
+        "test_jobs_are_moved_in_the_transaction_that_has_enqueued_them",
         "test_a_blocked_job_that_was_moved_goes_on_in_its_new_queue",
         "test_a_job_that_has_started_meanwhile_is_left_alone",
         "test_a_move_can_be_undone_and_moves_nothing_twice",

@@ -10,7 +10,19 @@ from supervisor.stores.by_filter import DELETE_WAITING, EMPTY, change_all, find_
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow, Waiting
 from supervisor.stores.search import JobFilter
-from tests.stores.factories import dead, make_retries, promote, put, release, states, success, take, waiting
+from tests.stores.factories import (
+    ON_POSTGRESQL,
+    dead,
+    make_retries,
+    promote,
+    put,
+    release,
+    states,
+    success,
+    take,
+    waiting,
+)
+from tests.stores.test_postgres_locks import locked
 
 
 def queues_of(store, ids):
@@ -132,3 +144,28 @@ def test_a_job_that_has_started_meanwhile_is_left_alone(store):
     for command in (EMPTY, DELETE_WAITING, move_to("to")):
         assert change_all(lambda ask: ask(store), command, where, found) == (0, left)
     assert states(store, [id]) == ["in_flight"]
+
+
+def test_jobs_are_moved_in_the_transaction_that_has_enqueued_them(store, factory):
+    with store.transaction():
+        ids = put(store, *"ab", queue="new")
+        store.move(ids, "to")
+    assert counted(store) == {"to": (2, 0, 0, 0, 0)}
+    factory.check()
+
+
+@ON_POSTGRESQL
+def test_the_counts_of_many_moved_jobs_are_few_rows(store, factory):
+    store.move(put(store, *["mail"] * 500), "to")
+    ((rows,),) = factory.sql("select count(*) from {s}.counts")
+    assert rows <= 2
+    factory.check()
+
+
+@ON_POSTGRESQL
+def test_jobs_are_moved_while_another_session_has_locked_counts(store, factory):
+    ids = put(store, "mail")
+    with locked(factory, "counts", "true"):
+        store.move(ids, "to")
+    assert counted(store) == {"to": (1, 0, 0, 0, 0)}
+    factory.check()

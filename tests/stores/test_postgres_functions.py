@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 
+import orjson
 import psycopg
 import pytest
 
 from supervisor.client.client import checked
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
+from supervisor.stores.extras import NO_EXTRAS, extras_text
 from supervisor.text.strict_json import NotJSON, decode
-from tests.stores.factories import ON_POSTGRESQL, POLICY, next_due, take, take_one
+from tests.stores.factories import ON_POSTGRESQL, POLICY, next_due, put, take, take_one
 
 pytestmark = ON_POSTGRESQL
 
@@ -40,6 +42,57 @@ def test_every_option_is_taken(factory, store):
     assert (job["payload"], job["state"], job["due_at"]) == (None, "ready", "1970-01-01T00:00:01.000000Z")
     (lease,) = take(store, queue="post")
     assert lease.policy == POLICY._replace(max_retries=0, timeout=90.0)
+
+
+EXTRAS = [
+    ("unique_key => 'a'", {"unique": "a"}),
+    (
+        "unique_key => 'a', unique_while => 'waiting', on_conflict => 'replace'",
+        {"unique": "a", "unique_while": "waiting", "on_conflict": "replace"},
+    ),
+    ("unique_key => 'a', unique_while => '10m'", {"unique": "a", "unique_while": "10m"}),
+    ("unique_key => 'a', unique_while => '1.5 seconds'", {"unique": "a", "unique_while": "1500ms"}),
+    ("unique_key => 'a', unique_while => null, on_conflict => null", {"unique": "a"}),
+    ("key => 'account:7', on_failure => 'hold'", {"key": "account:7", "on_failure": "hold"}),
+    ("job_group => 'tenant'", {"group": "tenant"}),
+    ("tags => '{b,a,b}'", {"tags": ["b", "a", "b"]}),
+    ("tags => '{}', after => '{}'", {}),
+    ("expires => '10 min'", {"expires": "10m"}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "options"), EXTRAS)
+def test_what_relates_a_job_to_others_is_taken_as_from_a_client(factory, store, arguments, options):
+    id = enqueue(factory, f"'mail', {arguments}")
+    row = checked(Settings(), "mail", **options)
+    text = "select coalesce(max(text), '{}')::jsonb from {s}.extras where job_id = %s"
+    assert factory.sql(text, id).fetchone()[0] == orjson.loads(extras_text(row.extras or NO_EXTRAS))
+    job = store.get(id)
+    store.delete([id])
+    other = row._replace(extras=row.extras and row.extras._replace(unique=row.extras.unique and "b"))
+    (by_client,) = store.enqueue([other])
+    assert {**store.get(by_client), "id": id, "unique": job["unique"]} == job
+    factory.check()
+
+
+def test_parents_are_taken(factory, store):
+    first, second = put(store, "mail", "mail")
+    id = enqueue(factory, f"'mail', after => '{{{second},{first},{second}}}', on_parent_failed => 'run'")
+    assert store.get(id)["after"] == [second, first]
+
+
+def test_an_existing_job_is_returned_and_noticed(factory, store):
+    notices = []
+    factory.admin.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+    first = enqueue(factory, "'mail', unique_key => 'a'")
+    assert notices == []
+    assert enqueue(factory, "'mail', unique_key => 'a'") == first
+    assert notices == [f"job {first} has the unique key 'a' already: no job was added"]
+    with pytest.raises(
+        psycopg.errors.UniqueViolation, match=f"job {first} has the unique key 'a': nothing was enqueued"
+    ):
+        enqueue(factory, "'mail', unique_key => 'a', on_conflict => 'reject'")
+    assert [job["id"] for job in store.list_jobs()] == [first]
 
 
 def test_a_timeout_of_zero_is_no_limit(factory, store):
@@ -131,6 +184,29 @@ WRONG = [
     ("'m', at => now(), delay => '1 s'", "delay and at: expected at most one"),
     ("'m', max_retries => 1001", "max_retries: expected a whole number from 0 to 1000, got 1001"),
     ("'m', max_retries => -1", "max_retries: expected"),
+    ("'m', unique_key => ''", "unique_key: expected a name of 1 to 255"),
+    (
+        "'m', unique_key => 'a', unique_while => 'often'",
+        "unique_while: expected waiting, unfinished or a time such as 10m, got 'often'",
+    ),
+    ("'m', unique_key => 'a', unique_while => '0'", "unique_while: expected waiting, unfinished or a time"),
+    ("'m', unique_key => 'a', on_conflict => 'x'", "on_conflict: expected skip or replace or reject, got 'x'"),
+    ("'m', unique_while => 'waiting'", "unique_while: expected unique_key with it"),
+    ("'m', on_conflict => 'reject'", "on_conflict: expected unique_key with it"),
+    ("'m', on_failure => 'hold'", "on_failure: expected key with it"),
+    ("'m', key => 'a', on_failure => 'x'", "on_failure: expected pass or hold, got 'x'"),
+    ("'m', job_group => ' a'", "job_group: expected a name"),
+    ("'m', on_parent_failed => 'run'", "on_parent_failed: expected after with it"),
+    ("'m', after => '{0}'", "after: expected a list of at most 10000 ids of jobs"),
+    ("'m', after => '{1,null}'", "after: expected a list"),
+    ("'m', after => array(select generate_series(1, 10001))", "after: expected a list"),
+    ("'m', tags => '{\"\"}'", "tags: expected a name"),
+    (
+        "'m', tags => array(select i::text from generate_series(1, 21) as i)",
+        "tags: expected a list of at most 20 texts",
+    ),
+    ("'m', expires => '0'", "expires: expected an interval above 0"),
+    ("'m', expires => '101 years'", "expires: expected an interval from 0 to 36500 days"),
 ]
 
 

@@ -52,6 +52,8 @@ ADDED_TABLES = (
     "key_waiters",
     "snoozes",
     "job_tags",
+    "unique_jobs",
+    "expiries",
     "turns",
     "job_groups",
     "group_shares",

@@ -115,6 +115,8 @@ def test_an_operator_reads_and_changes_jobs_and_does_not_run_them(store, of):
     assert [*operator.delete(ids[1:2]).changed] == ids[1:2]
     assert [*operator.redrive([1], True).changed] == [1]
     assert [*operator.move(ids[2:3], "other").changed] == ids[2:3]
+    (unique,) = store.enqueue([EnqueueRow("g", "null", extras=Extras(unique="g"))])
+    assert [*operator.cancel([unique]).changed] == [*operator.retry([unique]).changed] == [unique]
     tagged = store.enqueue([EnqueueRow("f", "null", extras=Extras(tags=("eu",)))])
     assert operator.find_jobs(JobFilter(tag="eu")).ids == tagged
     assert operator.purge(True).changed
@@ -127,6 +129,7 @@ def test_an_operator_reads_and_changes_jobs_and_does_not_run_them(store, of):
 
 def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     put(store, *["mail"] * 20)
+    store.enqueue([EnqueueRow("mail", "{}", extras=Extras(unique="a", expires=1))])
     runner = of(RUNNER)
     runner.join("one", "host", 1, frozenset({"file"}))
     runner.announce(Presence("running", ttl=30.0))
@@ -141,6 +144,8 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     runner.mark_accepted([letter], "file")
     assert store.get(3)["dead_letter"] == "delivered"
     runner.prune(RetentionSettings(), 100)
+    factory.clock.step(1)
+    assert len(runner.look(None, 100).expired) == 1
     runner.set_group_shares({"mail": {"tenant": 2.0}}, None)
     factory.sql("insert into {s}.counts(state, queue, tier, n) values (1, 'default', 0, 5)")
     assert runner.repair()
@@ -154,6 +159,7 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
 
 def lacked_by_operator(factory):
     return [
+        f'grant update, delete on "{factory.schema}".expiries to operator',
         f'grant insert, update on "{factory.schema}".reports to operator',
         f'grant insert, update, delete on "{factory.schema}".supervisors to operator',
         "grant execute on function "

@@ -10,6 +10,7 @@ from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import Backoff, JobState, Kind, Outcome, Progress
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores import transfer
+from supervisor.stores.extras import ExistingId, Extras
 from supervisor.stores.job_reports import JobReport, log_text, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.records import EnqueueRow
@@ -20,6 +21,7 @@ from tests.stores.factories import (
     PostgresFactory,
     StoreFactory,
     again,
+    dead,
     dead_letters,
     make_dead,
     promote,
@@ -117,7 +119,7 @@ def test_every_job_is_as_it_was(factories, source, target):
     assert report == (
         {
             state: sum(job["state"] == state.value for job in wanted)
-            for state in (JobState.READY, JobState.SCHEDULED, JobState.FAILED)
+            for state in (JobState.BLOCKED, JobState.READY, JobState.SCHEDULED, JobState.FAILED)
         },
         1,
         {JobState.SUCCEEDED: 1, JobState.CANCELLED: 1},
@@ -243,7 +245,7 @@ def test_the_same_store_is_refused(factories, source):
 
 
 def test_a_closed_store_names_its_target_in_every_error(factories, source, target):
-    put(source, "mail")
+    source.enqueue([EnqueueRow("mail", "{}", extras=Extras(unique="a"))])
     client = factories[0].open()
     transfer_jobs(left_alone(source), target)
     for act in (
@@ -251,11 +253,90 @@ def test_a_closed_store_names_its_target_in_every_error(factories, source, targe
         lambda: put(client, *["many"] * 300),
         lambda: client.join("late", "host", 1),
         lambda: client.cancel([1]),
+        lambda: client.enqueue([EnqueueRow("mail", "{}", extras=Extras(unique="a"))]),
         lambda: factories[0].open().join("later", "host", 1),
     ):
         with pytest.raises(StoreError, match=r"its jobs were transferred to .*: set store in the config"):
             act()
     assert len(jobs_of(client)) == 1, "it can still be read"
+
+
+# --- jobs that have to do with others
+
+
+def row(handler="mail", delay=None, **extras):
+    return EnqueueRow(handler, "{}", delay=delay, extras=Extras(**extras))
+
+
+def test_after_a_copy_every_blocked_job_gets_its_turn_in_order(factories, source, target):
+    keys = [f"key {n % 7}" for n in range(60)]
+    ids = source.enqueue([row(key=key, on_failure="hold" if n % 5 == 0 else "pass") for n, key in enumerate(keys)])
+    (later,) = source.enqueue([row(key="key 1", delay=60.0)])
+    outcomes = [success, dead, lambda lease: again(lease, 5.0), release]
+    source.settle([outcomes[n % 4](lease) for n, lease in enumerate(take(source, 7))])
+    before = {job["id"]: job for job in jobs_of(source) if job["state"] not in ("succeeded", "cancelled")}
+    report = transfer_jobs(left_alone(source), target)
+    assert report.jobs[JobState.BLOCKED] == sum(job["state"] == "blocked" for job in before.values())
+    assert {job["id"]: job for job in jobs_of(target)} == before
+    target.join("two", "host", 1)
+    factories[1].clock.step(61)
+    order = {}
+    for _ in range(200):
+        promote(target, 100)
+        for lease in take(target, 100):
+            order.setdefault(target.get(lease.id)["key"], []).append(lease.id)
+            target.settle([success(lease)])
+        held = [job["id"] for job in jobs_of(target) if job["state"] == "failed"]
+        if not target.remaining(None, None):
+            break
+        target.redrive([id for id in held if target.remaining(None, None).get("ready", 0) == 0], force=True)
+    assert target.remaining(None, None).keys() <= {"dead_letters", "dead_letters_for_other_sinks"}
+    assert {job["state"] for job in jobs_of(target)} <= {"succeeded", "failed"}
+    in_order = {id for id in ids if id in before and before[id]["state"] != "failed"}
+    for key, found in order.items():
+        assert (mine := [id for id in found if id in in_order]) == sorted(mine), key
+    assert in_order | {later} <= {id for found in order.values() for id in found}
+    factories[1].check()
+
+
+def test_a_key_without_a_holder_is_passed_on(factories, source, target):
+    _, second = source.enqueue([row(key="a"), row(key="a")])
+    factories[0].sql("delete from {s}.key_holders")
+    transfer_jobs(left_alone(source), target)
+    assert {job["id"]: job["state"] for job in jobs_of(target)}.get(second) == "ready"
+
+
+def test_unique_keys_are_taken_along(factories, source, target):
+    minute = 60_000_000
+    (ended,) = source.enqueue([row(unique="once", unique_while=minute)])
+    (done,) = source.enqueue([row(unique="done")])
+    source.settle([success(lease) for lease in take(source)])
+    (waits,) = source.enqueue([row(unique="waits", unique_while="waiting", delay=5.0)])
+    source.enqueue([row(unique=f"many {n}") for n in range(30)])
+    report = transfer_jobs(left_alone(source), target, TransferLimits(jobs=7))
+    assert report.jobs[JobState.READY] == 30
+    assert target.enqueue([row(unique="waits"), row(unique="once")]) == [waits, ended]
+    assert (
+        len({*target.enqueue([row(unique=f"many {n}") for n in range(30)])} & {job["id"] for job in jobs_of(target)})
+        == 30
+    )
+    (new,) = target.enqueue([row(unique="done")])
+    assert new > done and not isinstance(new, ExistingId)
+    factories[1].clock.step(61)
+    assert not isinstance(target.enqueue([row(unique="once")])[0], ExistingId)
+
+
+def test_jobs_still_expire_after_a_copy(factories, source, target):
+    minute = 60_000_000
+    (started,) = source.enqueue([row("started", expires=minute)])
+    source.settle([again(take(source)[0], delay=120.0)])
+    (waits,) = source.enqueue([row(expires=minute, tags=("a", "b"))])
+    wanted = jobs_of(source)
+    transfer_jobs(left_alone(source), target)
+    assert jobs_of(target) == wanted
+    factories[1].clock.step(60)
+    assert [job.id for job in target.look(None, 10).expired] == [waits]
+    assert target.get(started)["state"] == "scheduled"
 
 
 # --- killed at any moment

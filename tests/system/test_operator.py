@@ -36,11 +36,23 @@ JOBS = {
     """
 }
 FILE = "workers: {count: 2}\ndlq: {sinks: [{type: file, path: dead.jsonl}]}\n"
-JOB_KEYS = {"id", "handler", "payload", "queue", "priority", "state", "attempt", "retries", "max_retries", "due_at"} | {
+JOB_KEYS = {"id", "handler", "payload", "queue", "priority", "state", "attempt", "retries", "max_retries", "due_at", "snoozes", "snoozed_until",
+} | {
     "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter", "missing_sinks"}  | {"expired_count", "lease", "waiting_because", "progress", "log",
 }  # fmt: skip
+JOB_KEYS |= {"unique", "key", "group", "after", "tags", "expires_at", "key_held_by"}
 LEASES = {"in_flight", "lease_until"}
-QUEUE_KEYS = {"queue", "queue_size", "retry_queue_size", "scheduled", "in_flight", "failed", "paused", "processing"}
+QUEUE_KEYS = {
+    "queue",
+    "queue_size",
+    "retry_queue_size",
+    "blocked",
+    "scheduled",
+    "in_flight",
+    "failed",
+    "paused",
+    "processing",
+}
 
 
 def serve(command: Command, config: str = "workers: {count: 2}\n") -> Running:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 
@@ -10,6 +10,7 @@ from supervisor.jobs import JobState, Tier
 from supervisor.stores.codes import CODES, DEAD_LETTERS, LEFT, STATES
 from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.unique import UniqueKeys
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks, sinks_of
@@ -19,7 +20,7 @@ class OperatorChanges:
     """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
     def __init__(self, state: MemoryState, links: Links) -> None:
-        self._state, self._links = state, links
+        self._state, self._links, self._unique = state, links, UniqueKeys(state, links)
 
     def pending_lists(self) -> list[tuple[str, str]]:
         return list(self._state.pending_by_lists())
@@ -81,6 +82,12 @@ class OperatorChanges:
             self._state.change(job, state=JobState.READY, due_at=now, age=now if job.tier == Tier.RETRY else job.age)
             self._links.due(job)
 
+    def retake_unique_keys(self, ids: Sequence[int]) -> Mapping[int, str]:
+        return self._unique.retake(ids)
+
+    def prune_unique_keys(self, limit: int) -> None:
+        self._unique.prune(limit)
+
     def make_fresh(self, ids: Sequence[int]) -> None:
         for job in self._jobs(ids):
             dead_letter = copy(job.dead_letter)
@@ -113,6 +120,7 @@ class OperatorChanges:
         for job in self._jobs(ids):
             self._links.groups.free_turn(job)
             self._links.ended(job, deleted=True)
+            self._unique.forget(job)
             self._state.remove(job)
 
     def _jobs(self, ids: Sequence[int]) -> list[JobRecord]:

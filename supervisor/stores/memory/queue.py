@@ -9,15 +9,19 @@ from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Tier
 from supervisor.retry import SUSPECT
 from supervisor.stores.counts import newly_ready, waiting_of
+from supervisor.stores.expiry import next_look
+from supervisor.stores.memory.expiry import Expiries
 from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.unique import UniqueKeys
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, microseconds
 
 
 class Queue:
     def __init__(self, state: MemoryState, owner: Ownership, links: Links) -> None:
         self._state, self._owner, self._links = state, owner, links
+        self._unique, self._expiries = UniqueKeys(state, links), Expiries(state, links)
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         with self._state.transaction():
@@ -26,7 +30,9 @@ class Queue:
             return ids
 
     def _add(self, row: EnqueueRow) -> int:
-        now, id = self._state.now(), self._state.next_age()
+        now, id, extras = self._state.now(), self._state.next_age(), row.extras
+        if extras is not None and (existing := self._unique.take(id, row, extras)) is not None:
+            return existing
         due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
         state = JobState.SCHEDULED if due > now else JobState.READY
         job = JobRecord(id, row, due, now, state, age=id)
@@ -38,6 +44,9 @@ class Queue:
     def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
         with self._state.transaction():
             now, before = self._state.now(), self._ready()
+            expired, more = self._expiries.sweep(now, limit)
+            if more:
+                return Look({}, 0.0, expired=expired)
             for _ in range(limit):
                 job = self._state.next_scheduled()
                 if job is None or job.due_at > now:
@@ -45,8 +54,9 @@ class Queue:
                 self._state.change(job, state=JobState.READY)
                 self._links.due(job)
             ready, job = self._ready(), self._state.next_scheduled()
-            seconds = None if job is None else max(0.0, (job.due_at - now) / 1e6)
-            return Look(waiting_of(ready, served), seconds, newly_ready(before, ready))
+            wait = next_look(None if job is None else job.due_at - now, self._expiries.next_in(now))
+            seconds = None if wait is None else max(0.0, wait / 1e6)
+            return Look(waiting_of(ready, served), seconds, newly_ready(before, ready), expired=expired)
 
     def _ready(self) -> list[tuple[str, int, int]]:
         return [

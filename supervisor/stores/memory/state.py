@@ -15,6 +15,7 @@ from supervisor.jobs import JobState, Lease, Policy, Tier
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import LEFT
 from supervisor.stores.extras import extras_text
+from supervisor.stores.memory.unique_holds import UniqueHolds
 from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
 from supervisor.stores.shown import Shown, job_dict
 from supervisor.stores.sinks import Sinks, sinks_text
@@ -60,6 +61,8 @@ class JobRecord:
     snoozes: int = 0
     snoozed_until: int | None = None
     holds_key: bool = False
+    replaced_at: int | None = None
+    may_expire: bool = True
 
     @property
     def dead_letter_state(self) -> str | None:
@@ -76,7 +79,8 @@ class JobRecord:
     @property
     def expires_at(self) -> int | None:
         extras = self.row.extras
-        return None if extras is None or extras.expires is None else self.created_at + extras.expires
+        since = self.created_at if self.replaced_at is None else self.replaced_at
+        return None if extras is None or extras.expires is None else since + extras.expires
 
     @property
     def missing_sinks(self) -> list[str]:
@@ -136,6 +140,8 @@ Entry = tuple[int, int, int]
 """A ready job in its heap: its priority negated, its age and its id."""
 ID = 2
 ADDED, REMOVED = object(), object()
+
+
 Before = tuple[JobRecord, Any]
 """A job that was changed, and the fields that were set with their values before; or that it was ADDED, or REMOVED."""
 
@@ -158,8 +164,11 @@ class MemoryState:
         self._offered: dict[tuple[str, int], list[Entry]] = {}
         """The jobs that the last call of `candidates` has taken from the heap: most of them have been claimed by the next call."""
         self._scheduled: list[tuple[int, int]] = []
+        self.expiring: list[tuple[int, int]] = []
+        """A heap of (when a job expires, its id); it may have expired or ended."""
         self.lines: dict[str, Line] = {}
         """By key."""
+        self.unique = UniqueHolds()
         self.turns: dict[tuple[str, int], Turns] = {}
         """By queue and priority."""
         self.shares: Mapping[tuple[str, str], float] = {}
@@ -186,12 +195,14 @@ class MemoryState:
             self._before, sequence, paused, owners = [], self.last_id, set(self.paused), dict(self.owners)
             schedules = dict(self.schedules)
             made_ready = set(self.made_ready)
+            self.unique.begin()
             try:
                 yield
                 if self._failed:
                     raise StoreError("a write inside this transaction failed, so none of it is kept")
             except BaseException:
                 self._undo(self._before)
+                self.unique.undo()
                 for act in reversed(self.undoing):
                     act()
                 self.last_id, self.paused, self.made_ready = sequence, paused, made_ready
@@ -308,11 +319,12 @@ class MemoryState:
         return [self.jobs[id] for id in entries]
 
     def _is_ready(self, entry: Entry, queue: str, tier: int) -> bool:
-        _, age, id = entry
+        priority, age, id = entry
         job = self.jobs.get(id)
         if job is None or job.state is not JobState.READY:
             return False
-        return job.age == age and job.tier == tier and job.row.queue == queue
+        row = job.row
+        return job.age == age and job.tier == tier and row.queue == queue and row.priority == -priority
 
     def next_scheduled(self) -> JobRecord | None:
         while self._scheduled:
@@ -334,6 +346,8 @@ class MemoryState:
         """Add the job to the counts, and to the index of its state."""
         state, queue = job.state, job.row.queue
         self.counts[queue, job.tier, state] += 1
+        if job.row.extras is not None and job.may_expire and (expires_at := job.expires_at) is not None:
+            heappush(self.expiring, (expires_at, job.id))
         if state is JobState.IN_FLIGHT:
             self._in_flight.add(job.id)
         elif state is JobState.READY:
@@ -374,7 +388,9 @@ class MemoryState:
             self._file_all()
 
     def _file_all(self) -> None:
-        for index in (self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines):
+        for index in (
+            self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.expiring
+        ):  # fmt: skip
             index.clear()
         for job in self.jobs.values():
             self._file(job)

@@ -9,14 +9,17 @@ from itertools import groupby
 from operator import itemgetter
 
 from supervisor.errors import StoreError
-from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, Lease
+from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, ExpiredJob, Lease
 from supervisor.retry import SUSPECT
 from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import ROWS_OF_A_LOOK, Turns, waiting_of
+from supervisor.stores.expiry import next_look
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.postgres.claim_cursor import WHOLE, ClaimCursors, Position
 from supervisor.stores.postgres.connection import NOW, Connection, Row, array
 from supervisor.stores.postgres.counts import LAST_QUEUE, MAX_UNFOLDED, Counts
+from supervisor.stores.postgres.expiry import NEXT as NEXT_EXPIRY
+from supervisor.stores.postgres.expiry import Expiries
 from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import LEASE, Policies, leases_from
@@ -44,11 +47,11 @@ MAKE_DUE = f"""
   update {{s}}.jobs set due_at = {NOW} from found where jobs.id = found.id returning jobs.id"""
 
 NEXT_DUE_LATER = f"select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED} and due_at > {NOW}"
-# The first row has the time until a job is due. The others have (queue, tier, number of ready jobs, number of rows of `counts`) of the
+# The first row has the times until a job is due, and until one expires. The others have (queue, tier, number of ready jobs, number of rows of `counts`) of the
 # first queues behind $1, at most $2 rows: the number of jobs is 0 if the queue is paused or not among the served ones, $3. With $4
 # only queues with claimable jobs are among them. No row behind the last one is read.
 LOOK = f"""
-  select null, 0::smallint, (select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED}), 0
+  select null, 0::smallint, (select min(due_at) - {NOW} from {{s}}.jobs where state = {SCHEDULED}), {NEXT_EXPIRY}
   union all (
     select queue, tier, claimable * n, of_counts from (
       select queue, tier, sum(n)::bigint as n, count(*) as of_counts,
@@ -194,6 +197,7 @@ class Claims:
     ) -> None:  # fmt: skip
         self._connection, self._counts, self._cursors, self._owner = connection, counts, cursors, owner
         self._links, self._claim_bytes = links, claim_bytes
+        self._expiries = Expiries(connection, counts, links)
         self._turns = Turns()
         self._policies = Policies()
         self._fresh: Mapping[str, int] = {}  # fresh ready jobs by queue, at the last look
@@ -217,12 +221,16 @@ class Claims:
         with self._connection.transaction():
             self._counts.write()
             behind, queues = self._turns.behind, None if served is None else list(served)
-            due, rows = self._first_rows(self._connection.rows_alone, behind, queues)
-            new: frozenset[tuple[str, int]] = frozenset()
-            if due is not None and due <= 0:
+            due, expires, rows = self._first_rows(self._connection.rows_alone, behind, queues)
+            new, expired = frozenset[tuple[str, int]](), tuple[ExpiredJob, ...]()
+            if (due is not None and due <= 0) or (expires is not None and expires <= 0):
+                if expires is not None and expires <= 0:
+                    expired, more = self._expiries.sweep(limit)
+                    if more:
+                        return Look({}, 0.0, expired=expired)
                 promoted, new = self._promote(limit)
                 self._counts.write()
-                due, rows = self._first_rows(self._connection.rows, behind, queues)
+                due, expires, rows = self._first_rows(self._connection.rows, behind, queues)
                 if due is not None and due <= 0 and promoted < limit:
                     due = min(self._connection.value(NEXT_DUE_LATER) or LOCKED_AGAIN, LOCKED_AGAIN)
             if behind and len(rows) < ROWS_OF_A_LOOK:
@@ -231,20 +239,21 @@ class Claims:
             rows, more = self._turns.shown(rows, stay)
             waiting = waiting_of(row[:3] for row in rows if row[2] > 0)
             self._fresh = {queue: n.fresh for queue, n in waiting.items()}
-            return Look(waiting, _seconds(due), new, more, behind)
+            return Look(waiting, _seconds(next_look(due, expires)), new, more, behind, expired)
 
     def _first_rows(
         self, ask: Callable[..., list[Row]], behind: str, queues: list[str] | None
-    ) -> tuple[int | None, list[Row]]:
-        """Return the time until a job is due, and the first rows of `LOOK`, of which half or more have jobs if there are further ones."""
-        (_, _, due, _), *rows = ask(LOOK, behind, ROWS_OF_A_LOOK, queues, False)
+    ) -> tuple[int | None, int | None, list[Row]]:
+        """Return the times until a job is due and until one expires, and the first rows of `LOOK`, of which half or more have jobs if
+        there are further ones."""
+        (_, _, due, expires), *rows = ask(LOOK, behind, ROWS_OF_A_LOOK, queues, False)
         in_counts, needed = sum([row[3] for row in rows]), sum([row[2] > 0 for row in rows])
         last = rows[-1][0] if rows else ""
         if len(rows) == ROWS_OF_A_LOOK and 2 * needed < ROWS_OF_A_LOOK:
-            (_, _, due, _), *rows = ask(LOOK, behind, ROWS_OF_A_LOOK, queues, True)
+            (_, _, due, expires), *rows = ask(LOOK, behind, ROWS_OF_A_LOOK, queues, True)
             last = last if len(rows) == ROWS_OF_A_LOOK else LAST_QUEUE
         self._counts.fold(behind, last, in_counts, needed)
-        return due, rows
+        return due, expires, rows
 
     def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
         with self._connection.transaction():

@@ -14,6 +14,7 @@ from supervisor.stores.extras import extras_text
 from supervisor.stores.postgres.connection import NOTIFY, NOW, CommitUnknown, Connection, packed
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.records import EnqueueBatch, EnqueueRow, microseconds, options_text
+from supervisor.stores.unique import decoded_ids
 
 MIN_COPIED = 200
 """The number of rows from which on `copy` is faster than one statement."""
@@ -70,8 +71,7 @@ class Enqueues:
             if sequence is not None and self._needs_put(EnqueueBatch.of(rows)):
                 sequence = None
             if len(parts) == 1 and (len(rows) < MIN_COPIED or sequence is None):
-                ids: list[int] = self._commit(PUT, packed([values_of(row) for row in rows]))
-                return ids
+                return decoded_ids(rows, self._commit(PUT, packed([values_of(row) for row in rows])))
             with self._connection.transaction():
                 return self._put(parts) if sequence is None else self._copy(parts)
         except CommitUnknown as error:
@@ -99,7 +99,10 @@ class Enqueues:
         return self._sequence
 
     def _put(self, parts: Sequence[EnqueueBatch]) -> list[int]:
-        return [id for part in parts for id in self._connection.value(PUT, packed([values_of(row) for row in part]))]
+        ids: list[int] = []
+        for part in parts:
+            ids += decoded_ids(part, self._connection.value(PUT, packed([values_of(row) for row in part])))
+        return ids
 
     def _copy(self, parts: Sequence[EnqueueBatch]) -> list[int]:
         ids: list[int] = []

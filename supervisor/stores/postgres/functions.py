@@ -1,7 +1,7 @@
 """The functions in the schema of a PostgreSQL store by which programs in any language enqueue inside their own transactions.
 
 They run with the rights of the store's owner. A role that is granted these and nothing else can enqueue, and neither read nor
-change a job. They are replaced, not dropped, when a store is migrated: so grants stay. See `connection.Names` for {s}, {jobs} and
+change a job. When a store is migrated they are replaced, or their grants are given to their successor: so grants stay. See `connection.Names` for {s}, {jobs} and
 {channel}.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
 from supervisor.stores.codes import READY, SCHEDULED
+from supervisor.stores.extras import MAX_PARENTS, MAX_TAGS, UNFINISHED, WAITING
 from supervisor.stores.postgres.connection import NOTIFY, NOW
 from supervisor.text.names import MAX_NAME, NAME
 from supervisor.text.strict_json import MAX_DEPTH, MAX_INTEGER
@@ -123,13 +124,16 @@ INSERT_JOBS = f"""
         insert into {{s}}.extras(job_id, key, expires_at, text)
         select it.id, it.extras ->> 'key', it.now + (it.extras ->> 'expires')::bigint, it.extras::text
         from it where it.extras is not null),
+      expiring as (
+        insert into {{s}}.expiries(expires_at, job_id)
+        select it.now + (it.extras ->> 'expires')::bigint, it.id from it where it.extras ->> 'expires' is not null),
       counted as (
         insert into {{s}}.counts(state, queue, tier, n)
         select put.state, put.queue, 0, count(*) from put group by put.state, put.queue)
     select coalesce(array_agg(put.id order by put.id), '{{}}'),
       array_agg(put.id) filter (where put.state = {READY}), bool_or(put.linked is not null or put.takes_turn)
     from put"""
-_PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
+_PUT_NEW = f"""create or replace function {{s}}.put_new(jobs json) returns bigint[] language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
     ids bigint[];
@@ -143,14 +147,101 @@ _PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] lang
     {NOTIFY_UNLESS_OFF}
     return ids;
   end {BODY}"""
+# The text may also be in a payload.
+_PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
+  set search_path = pg_catalog, pg_temp as {BODY}
+  begin
+    if position('"unique"' in jobs::text) > 0 then
+      return {{s}}.put_unique(jobs);
+    end if;
+    return {{s}}.put_new(jobs);
+  end {BODY}"""
 
+_CHECKED_CHOICE = f"""create or replace function {{s}}.checked_choice(what text, value text, choices text[]) returns text
+  language plpgsql immutable set search_path = pg_catalog, pg_temp as {BODY}
+  begin
+    if coalesce(value = any(choices), true) then
+      return nullif(value, choices[1]);
+    end if;
+    raise exception using errcode = 'invalid_parameter_value',
+      message = format('%s: expected %s, got %L', what, array_to_string(choices, ' or '), value);
+  end {BODY}"""
+
+# Return a state of the job that has the key, or microseconds; null for the default.
+_CHECKED_WHILE = f"""create or replace function {{s}}.checked_while(value text) returns json language plpgsql immutable
+  set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    seconds float8;
+  begin
+    if coalesce(value in ('{WAITING}', '{UNFINISHED}'), true) then
+      return to_json(nullif(value, '{UNFINISHED}'));
+    end if;
+    begin
+      seconds := extract(epoch from value::interval);
+    exception when invalid_datetime_format or interval_field_overflow or datetime_field_overflow then
+      seconds := null;
+    end;
+    if seconds > 0 and seconds <= {MAX_SECONDS:.0f} then
+      return to_json((seconds * 1000000)::bigint);
+    end if;
+    raise exception using errcode = 'invalid_parameter_value',
+      message = format('unique_while: expected {WAITING}, {UNFINISHED} or a time such as 10m, got %L', value);
+  end {BODY}"""
+
+# Return the extras of a job in JSON, null if it has none: see `supervisor.stores.extras`. `enqueue` has the same arguments.
+_CHECKED_EXTRAS = f"""create or replace function {{s}}.checked_extras(unique_key text, unique_while text, on_conflict text, key text,
+    on_failure text, job_group text, after bigint[], on_parent_failed text, tags text[], expires interval)
+  returns json language plpgsql immutable set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    found json;
+    wrong text;
+  begin
+    if after is not null and (cardinality(after) > {MAX_PARENTS} or coalesce(0 >= any(after), true) or array_position(after, null) > 0) then
+      wrong := 'after: expected a list of at most {MAX_PARENTS} ids of jobs';
+    elsif cardinality(tags) > {MAX_TAGS} then
+      wrong := 'tags: expected a list of at most {MAX_TAGS} texts';
+    elsif expires <= '0' then
+      wrong := format('expires: expected an interval above 0, got %L', expires);
+    end if;
+    if wrong is not null then
+      raise exception using errcode = 'invalid_parameter_value', message = wrong;
+    end if;
+    found := json_strip_nulls(json_build_object(
+      'unique', case when unique_key is not null then {{s}}.checked_name('unique_key', unique_key) end,
+      'unique_while', {{s}}.checked_while(unique_while),
+      'on_conflict', {{s}}.checked_choice('on_conflict', on_conflict, '{{skip,replace,reject}}'),
+      'key', case when key is not null then {{s}}.checked_name('key', key) end,
+      'on_failure', {{s}}.checked_choice('on_failure', on_failure, '{{pass,hold}}'),
+      'group', case when job_group is not null then {{s}}.checked_name('job_group', job_group) end,
+      'after', (select json_agg(id order by place) from (
+        select id, min(place) as place from unnest(after) with ordinality as it(id, place) group by id) as it),
+      'on_parent_failed', {{s}}.checked_choice('on_parent_failed', on_parent_failed, '{{cancel,run,wait}}'),
+      'tags', (select json_agg({{s}}.checked_name('tags', tag) order by place) from (
+        select tag, min(place) as place from unnest(tags) with ordinality as it(tag, place) group by tag) as it),
+      'expires', ({{s}}.checked_seconds('expires', expires) * 1000000)::bigint));
+    wrong := case when found ->> 'unique' is null and found ->> 'unique_while' is not null then 'unique_while: expected unique_key with it'
+      when found ->> 'unique' is null and found ->> 'on_conflict' is not null then 'on_conflict: expected unique_key with it'
+      when found ->> 'key' is null and found ->> 'on_failure' is not null then 'on_failure: expected key with it'
+      when found ->> 'after' is null and found ->> 'on_parent_failed' is not null then 'on_parent_failed: expected after with it' end;
+    if wrong is not null then
+      raise exception using errcode = 'invalid_parameter_value', message = wrong;
+    end if;
+    return case when found::text <> '{{}}' then found end;
+  end {BODY}"""
+
+ENQUEUE_TYPES = """text, json, text, bigint, interval, timestamptz, int, interval, json, text, text, text, text, text, text, bigint[], text,
+    text[], interval"""
 _ENQUEUE = f"""create or replace function {{s}}.enqueue(handler text, payload json default 'null', queue text default 'default',
     priority bigint default 0, delay interval default null, at timestamptz default null, max_retries int default null,
-    timeout interval default null, headers json default null)
+    timeout interval default null, headers json default null, unique_key text default null,
+    unique_while text default '{UNFINISHED}', on_conflict text default 'skip', key text default null,
+    on_failure text default 'pass', job_group text default null, after bigint[] default null,
+    on_parent_failed text default 'cancel', tags text[] default null, expires interval default null)
   returns bigint language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}
   declare
     wrong text;
     options text;
+    ids bigint[];
   begin
     if delay is not null and at is not null then
       wrong := 'delay and at: expected at most one of them';
@@ -169,7 +260,7 @@ _ENQUEUE = f"""create or replace function {{s}}.enqueue(handler text, payload js
     if max_retries is not null or timeout is not null then
       options := json_build_array(max_retries, {{s}}.checked_seconds('timeout', timeout), null)::text;
     end if;
-    return ({{s}}.put(json_build_array(json_build_object(
+    ids := {{s}}.put(json_build_array(json_build_object(
       'handler', {{s}}.checked_name('handler', handler),
       'queue', {{s}}.checked_name('queue', queue),
       'payload', {{s}}.checked_json('payload', payload),
@@ -177,15 +268,50 @@ _ENQUEUE = f"""create or replace function {{s}}.enqueue(handler text, payload js
       'priority', priority,
       'options', options,
       'delay', ({{s}}.checked_seconds('delay', delay) * 1000000)::bigint,
-      'at', (extract(epoch from at) * 1000000)::bigint))))[1];
+      'at', (extract(epoch from at) * 1000000)::bigint,
+      'extras', {{s}}.checked_extras(unique_key, unique_while, on_conflict, key, on_failure, job_group, after,
+        on_parent_failed, tags, expires))));
+    if ids[1] = 0 then
+      raise exception using errcode = 'unique_violation',
+        message = format('job %s has the unique key %L: nothing was enqueued', ids[2], unique_key);
+    elsif ids[1] < 0 then
+      raise notice 'job % has the unique key % already: no job was added', -ids[1], quote_literal(unique_key);
+    end if;
+    return abs(ids[1]);
   end {BODY}"""
 
 FUNCTIONS = (
     _CHECKED_NAME,
     _CHECKED_JSON,
     _CHECKED_SECONDS,
+    _PUT_NEW,
     _PUT,
+    _CHECKED_CHOICE,
+    _CHECKED_WHILE,
+    _CHECKED_EXTRAS,
     _ENQUEUE,
-    """revoke execute on function {s}.checked_name(text, text), {s}.checked_json(text, json), {s}.checked_seconds(text, interval),
-      {s}.put(json), {s}.enqueue(text, json, text, bigint, interval, timestamptz, int, interval, json) from public""",
+    f"""revoke execute on function {{s}}.checked_name(text, text), {{s}}.checked_json(text, json),
+      {{s}}.checked_seconds(text, interval), {{s}}.checked_choice(text, text, text[]), {{s}}.checked_while(text),
+      {{s}}.checked_extras(text, text, text, text, text, text, bigint[], text, text[], interval), {{s}}.put_new(json),
+      {{s}}.put(json), {{s}}.enqueue({ENQUEUE_TYPES}) from public""",
 )
+
+# The function of an older version has fewer arguments: a call would fit both of them. Roles that may execute that one may execute
+# the new one.
+DROP_OLD_ENQUEUE = f"""
+  do {BODY}
+    declare
+      new constant oid := '{{s}}.enqueue({ENQUEUE_TYPES})'::regprocedure;
+      old record;
+      granted record;
+    begin
+      for old in select oid::regprocedure as name, proacl from pg_proc
+          where pronamespace = (select pronamespace from pg_proc where oid = new) and proname = 'enqueue' and oid <> new loop
+        for granted in select case grantee when 0 then 'public' else quote_ident(pg_get_userbyid(grantee)) end as role,
+            case when is_grantable then ' with grant option' else '' end as option
+            from aclexplode(old.proacl) where grantee <> (select proowner from pg_proc where oid = new) loop
+          execute format('grant execute on function %s to %s%s', new::regprocedure, granted.role, granted.option);
+        end loop;
+        execute format('drop function %s', old.name);
+      end loop;
+    end {BODY}"""

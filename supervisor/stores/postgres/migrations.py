@@ -8,7 +8,8 @@ from supervisor.errors import StoreError, StoreMissing, StoreUnavailable
 from supervisor.stores.codes import DELIVERED, IN_FLIGHT, LEFT, PENDING, WITHDRAWN
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.postgres.connection import NOW, Connection
-from supervisor.stores.postgres.functions import BODY, FUNCTIONS, MAX_SCHEMA_BYTES
+from supervisor.stores.postgres.expiry import EXPIRIES
+from supervisor.stores.postgres.functions import BODY, DROP_OLD_ENQUEUE, FUNCTIONS, MAX_SCHEMA_BYTES
 from supervisor.stores.postgres.groups import GROUP_FUNCTIONS, GROUP_TABLES, GROUP_TRIGGERS
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
@@ -35,6 +36,7 @@ from supervisor.stores.postgres.schema import (
     VERSION_FOR_ALL,
 )
 from supervisor.stores.postgres.tags import TAGS
+from supervisor.stores.postgres.unique import UNIQUE_FUNCTIONS, UNIQUE_TABLES
 from supervisor.stores.sinks import sinks_of, sinks_text
 
 # What no row of this version may hold was put in by another program.
@@ -54,14 +56,18 @@ FROM_VERSION_2 = (
     *TAGS,
     SNOOZES,
     *KEY_TABLES,
+    *UNIQUE_TABLES,
+    EXPIRIES,
     *GROUP_TABLES,
     *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
     *LINK_FUNCTIONS,
+    *UNIQUE_FUNCTIONS,
     *GROUP_TRIGGERS,
     QUEUE_CHANGED[0],
     *JOBS_DELETED_FUNCTIONS,
     *FUNCTIONS,
+    DROP_OLD_ENQUEUE,
 )
 
 FROM_VERSION_1 = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, STATES, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import Target
@@ -15,6 +15,7 @@ from supervisor.stores.postgres.row_locks import RowLocks
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.settle import LOCK_JOBS
 from supervisor.stores.postgres.snoozes import Snoozes
+from supervisor.stores.postgres.unique import UniqueKeys
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
 
@@ -71,7 +72,7 @@ class OperatorChanges:
     def __init__(self, connection: Connection, counts: Counts, locks: RowLocks, queries: Queries, links: Links) -> None:
         self._connection, self._locks, self.count, self._queries = connection, locks, counts.add, queries
         self._snoozes = Snoozes(connection)
-        self._links = links
+        self._links, self._unique = links, UniqueKeys(connection)
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         return self._connection.column(DEAD, after, limit)
@@ -108,6 +109,12 @@ class OperatorChanges:
     def make_due(self, ids: Sequence[int]) -> None:
         self._connection.later(DUE_NOW, array(ids))
         self._links.due(ids)
+
+    def retake_unique_keys(self, ids: Sequence[int]) -> Mapping[int, str]:
+        return self._unique.retake(ids)
+
+    def prune_unique_keys(self, limit: int) -> None:
+        self._unique.prune(limit)
 
     def make_fresh(self, ids: Sequence[int]) -> None:
         self._connection.later(REDRIVE, array(ids), array(reserve_ids(self._connection, len(ids))))

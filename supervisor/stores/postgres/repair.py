@@ -7,6 +7,7 @@ from supervisor.stores.counts import repair_text
 from supervisor.stores.postgres.connection import Connection
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.links import Links
+from supervisor.stores.postgres.unique import UniqueKeys
 
 # Ready jobs are compared by queue, as claims need it, and jobs in flight, since an outcome is counted in the queue that its job was
 # claimed from. Scheduled jobs are compared as a whole. Each part reads only the index of its state.
@@ -34,10 +35,12 @@ CORRECT = """
 class Repair:
     def __init__(self, connection: Connection, counts: Counts, links: Links) -> None:
         self._connection, self._counts, self._links = connection, counts, links
+        self._unique = UniqueKeys(connection)
 
     def repair(self) -> str:
         with self._connection.transaction():
             self._counts.write()
+            self._unique.repair()
             blocked, wrong = self._links.repair(), set[str]()
             if self._connection.value(ANY_WRONG) and self._connection.value(
                 TRY_LOCK, f"{self._connection.names.schema}.counts"

@@ -16,6 +16,8 @@ OF_SUPERVISORS = {
     "schedules": ("select", "insert", "update"),
     "extras": ("select",),
     "key_holders": ("select",),
+    "unique_jobs": ("select", "update", "delete"),
+    "expiries": ("select", "update", "delete"),
 }
 """The rights by table. Every role may read `turns`."""
 FUNCTIONS = (

@@ -26,6 +26,7 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
+from supervisor.stores.postgres import expiry, unique
 from supervisor.stores.postgres.functions import BODY, FUNCTIONS, NOTIFY_UNLESS_OFF
 from supervisor.stores.postgres.groups import (
     FREE_TURNS_OF_GONE,
@@ -170,6 +171,8 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.attempts where job_id = any(ids);
         delete from {{s}}.key_waiters using {{s}}.extras
           where extras.job_id = any(ids) and key_waiters.key = extras.key and key_waiters.job_id = extras.job_id;
+        {unique.FORGET_DELETED};
+        {expiry.FORGET_DELETED};
         delete from {{s}}.extras where job_id = any(ids);
         delete from {{s}}.reports where job_id = any(ids);
         delete from {{s}}.snoozes where job_id = any(ids);
@@ -185,6 +188,8 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.extras;
         delete from {{s}}.key_holders;
         delete from {{s}}.key_waiters;
+        delete from {{s}}.unique_jobs;
+        delete from {{s}}.expiries;
         delete from {{s}}.turns;
         delete from {{s}}.job_groups;
         delete from {{s}}.reports;
@@ -238,6 +243,8 @@ SCHEMA = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *unique.UNIQUE_TABLES,
+    expiry.EXPIRIES,
     *GROUP_TABLES,
     f"""create table {{s}}.dead_letters(
       job_id bigint primary key,
@@ -272,6 +279,7 @@ SCHEMA = (
     *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
     *LINK_FUNCTIONS,
+    *unique.UNIQUE_FUNCTIONS,
     *FUNCTIONS,
     *GROUP_TRIGGERS,
 )

@@ -47,7 +47,7 @@ class _Parts:
         self.dead_letters = DeadLetterQueue(connection, self.locks, self.queries, owner, limits.claim_bytes)
         changes = OperatorChanges(connection, self.counts, self.locks, self.queries, self.links)
         self.commands = BatchedCommands(changes, connection.transaction, self.notifier.notify)
-        self.transfer = Transfer(connection, self.counts, self.queries, limits.id_range)
+        self.transfer = Transfer(connection, self.counts, self.queries, self.links, limits.id_range)
         self.repair = Repair(connection, self.counts, self.links)
         self.schedules = StoredSchedules(ScheduleTable(connection), connection.transaction, self.enqueues.enqueue)
 
@@ -91,5 +91,6 @@ class PostgresStore:
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
+        self.unique_keys = transfer.unique_keys
         self.schedules, self.change_schedules = parts.schedules.schedules, parts.schedules.change_schedules
         self.has_received, self.missing_rights = transfer.has_received, Rights(connection).missing_rights

@@ -24,6 +24,7 @@ from supervisor.stores.postgres.connection import packed
 from supervisor.stores.postgres.enqueue import split_batch, values_of
 from supervisor.stores.postgres.transfer import DATABASE
 from supervisor.stores.records import EnqueueRow
+from supervisor.stores.unique import decoded_ids
 from supervisor.text.redaction import without_secrets
 
 MAX_CHARACTERS = 16_000_000
@@ -75,31 +76,39 @@ class TransactionalEnqueue:
         self._known: WeakSet[Any] = WeakSet()
 
     def enqueue(self, connection: Any, rows: Sequence[EnqueueRow]) -> list[int]:
-        """Enqueue the rows, and return their ids in order. The jobs exist if and when the caller's transaction commits."""
+        """Enqueue the rows, and return their ids in order. The jobs exist if and when the caller's transaction commits. Raises
+        JobExists; the caller's transaction can go on then."""
         if not rows:
             return []
         caller = caller_of(connection)
         caller.check()
         idle = _is_idle(caller.driver)
         try:
-            batches = self._prepare(caller, rows)
+            parts = self._prepare(caller, rows)
         except StoreError:
             if idle:
                 caller.end()
             raise
-        return [id for batch in batches for id in caller.fetch_one(self._put, batch)[0]]
+        return [id for part, batch in parts for id in decoded_ids(part, caller.fetch_one(self._put, batch)[0])]
 
-    def _prepare(self, caller: Caller, rows: Sequence[EnqueueRow]) -> list[str]:
-        """Return the batches for `put`. Raises StoreError if the connection or the jobs are refused."""
+    def _prepare(self, caller: Caller, rows: Sequence[EnqueueRow]) -> list[tuple[Sequence[EnqueueRow], str]]:
+        """Return the parts of the rows with the batches for `put`. Raises StoreError if the connection or the jobs are refused."""
         if caller.driver not in self._known:
             self._check_store(caller)
             self._known.add(caller.driver)
         parts = split_batch(rows, self._characters)
-        batches = [_in_ascii(packed([values_of(row) for row in part])) for part in parts]
+        batches: list[tuple[Sequence[EnqueueRow], str]] = [
+            (part, _in_ascii(packed([values_of(row) for row in part]))) for part in parts
+        ]
         if len(batches) > 1 and not _in_transaction(caller.driver):
             raise StoreError(
                 f"connection: more than {self._characters / 10**6:g} MB of jobs at once, on a connection in autocommit: "
                 "open a transaction, so that they are all enqueued or none is"
+            )
+        if len(batches) > 1 and any(kind.extras and kind.extras.on_conflict == "reject" for kind in parts[0].kinds):
+            raise StoreError(
+                f'connection: more than {self._characters / 10**6:g} MB of jobs at once, some with on_conflict="reject", which '
+                "refuses all of them or none: enqueue fewer at once"
             )
         return batches
 

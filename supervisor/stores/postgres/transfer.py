@@ -8,9 +8,10 @@ from operator import itemgetter
 from typing import Any, Final
 
 from supervisor.jobs import JobState
-from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED, STATES, WITHDRAWN
+from supervisor.stores.codes import IN_FLIGHT, STATES, WITHDRAWN
 from supervisor.stores.postgres.connection import Connection, array
 from supervisor.stores.postgres.counts import Counts
+from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.migrations import has_table
 from supervisor.stores.postgres.operator import PAUSE
 from supervisor.stores.postgres.queries import Queries
@@ -18,8 +19,11 @@ from supervisor.stores.postgres.schedules import ScheduleTable
 from supervisor.stores.postgres.schema import CLOSE, REOPEN, TRANSFER_OUT, TRANSFERS_IN
 from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.transfer import (
+    TRANSFERRED_STATES,
     TransferRecord,
+    TransferredExtras,
     TransferredJob,
+    UniqueKey,
     closed_for_another,
     counts_of,
     refuse_as_target,
@@ -41,21 +45,31 @@ RECORD = "select id, target, place, arrived from {s}.transfer_out"
 NOTE_ARRIVAL = "update {s}.transfer_out set arrived = true where id = $1"
 IN_FLIGHT_COUNT = f"select count(*) from {{s}}.jobs where state = {IN_FLIGHT}"
 
+_TRANSFERRED = f"state + 0 in ({', '.join(map(str, TRANSFERRED_STATES))})"
 # `state + 0` keeps the statement from the indexes by state: the ids are in a range.
 SIZES = f"""
   select id, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(result), 0)
     + coalesce((select sum(octet_length(record)) from {{s}}.attempts where job_id = jobs.id), 0)::bigint
     + coalesce((select octet_length(log) from {{s}}.reports where job_id = jobs.id), 0)
-  from {{s}}.jobs where id > $1 and id <= $2 and state + 0 in ({READY}, {SCHEDULED}, {FAILED}) order by id limit $3"""
+  from {{s}}.jobs where id > $1 and id <= $2 and {_TRANSFERRED} order by id limit $3"""
 EXPORTED = f"""
   select jobs.id, age, jobs.token, handler, queue, coalesce(payload, ''), headers, priority, jobs.state, tier, retries,
     expired_count, jobs.due_at, created_at, started_at, finished_at, policy, options, result,
     dead_letters.state, dead_letters.due_at, tries, owed, accepted, progress, progress_at, log,
-    snoozes.n, until
+    snoozes.n, snoozes.until, text, extras.key,
+    exists(select from {{s}}.key_holders where key_holders.key = extras.key and key_holders.job_id = jobs.id),
+    exists(select from {{s}}.key_waiters where key_waiters.key = extras.key and key_waiters.job_id = jobs.id), extras.expires_at,
+    exists(select from {{s}}.expiries where expiries.expires_at = extras.expires_at and expiries.job_id = jobs.id)
   from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
   left join {{s}}.dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}
   left join {{s}}.reports on reports.job_id = jobs.id
-  left join {{s}}.snoozes on snoozes.job_id = jobs.id order by place"""
+  left join {{s}}.snoozes on snoozes.job_id = jobs.id
+  left join {{s}}.extras on extras.job_id = jobs.id order by place"""
+UNIQUE_KEYS = f"""
+  select unique_key, job_id, below, until from {{s}}.unique_jobs
+  where unique_key > $1 and (until is not null or exists (
+    select from {{s}}.jobs where id = unique_jobs.job_id and {_TRANSFERRED}))
+  order by unique_key limit $2"""
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by job_id, id"
 COUNTED = "select state, sum(n)::bigint from {s}.counts group by state"
 
@@ -68,6 +82,18 @@ IMPORT_ATTEMPTS = "copy {s}.attempts(job_id, at, record) from stdin"
 IMPORT_REPORTS = "copy {s}.reports(job_id, progress, progress_at, log) from stdin"
 IMPORT_SNOOZES = "copy {s}.snoozes(job_id, n, until) from stdin"
 IMPORT_DEAD_LETTERS = "copy {s}.dead_letters(job_id, state, due_at, tries, owed, accepted) from stdin"
+IMPORT_EXTRAS = "copy {s}.extras(job_id, key, expires_at, text) from stdin"
+IMPORT_HOLDERS = "copy {s}.key_holders(key, job_id) from stdin"
+IMPORT_WAITERS = "copy {s}.key_waiters(key, job_id) from stdin"
+IMPORT_EXPIRIES = "copy {s}.expiries(expires_at, job_id) from stdin"
+IMPORT_UNIQUE_KEYS = "copy {s}.unique_jobs(unique_key, job_id, below, until) from stdin"
+# Then `repair` passes these keys on: another program has deleted those that held them.
+ADD_LOST_HOLDERS = """
+  insert into {s}.key_holders(key, job_id) select key, -min(job_id) from {s}.key_waiters
+  where not exists (select from {s}.key_holders where key_holders.key = key_waiters.key) group by key"""
+SET_LINKED = (
+    "update {s}.jobs set linked = true from {s}.extras where extras.job_id = jobs.id and extras.key is not null"
+)
 
 _BEHIND_RESULT: Final = 19
 """The columns of IMPORT_JOBS are the fields of a TransferredJob before this one."""
@@ -76,9 +102,11 @@ _BEHIND_RESULT: Final = 19
 class Transfer:
     """Implements `supervisor.stores.transfer.Transferable`. One statement searches among `id_range` ids."""
 
-    def __init__(self, connection: Connection, counts: Counts, queries: Queries, id_range: int) -> None:
+    def __init__(
+        self, connection: Connection, counts: Counts, queries: Queries, links: Links, id_range: int
+    ) -> None:  # fmt: skip
         self._connection, self._counts, self._queries, self._id_range = connection, counts, queries, id_range
-        self._url, self._schedules = connection.url, ScheduleTable(connection)
+        self._url, self._links, self._schedules = connection.url, links, ScheduleTable(connection)
 
     def database(self) -> tuple[int, int]:
         """Return the identifiers of the server and of the database in it."""
@@ -144,6 +172,10 @@ class Transfer:
             }
             return [transferred_job(row, attempts.get(row[0], ())) for row in self._connection.rows(EXPORTED, batch)]
 
+    def unique_keys(self, after: str, limit: int) -> list[UniqueKey]:
+        with self._connection.snapshot():
+            return [UniqueKey(*row) for row in self._connection.rows(UNIQUE_KEYS, after, limit)]
+
     def last_id(self) -> int:
         with self._connection.snapshot():
             return int(self._connection.value(LAST_ID))
@@ -159,6 +191,7 @@ class Transfer:
         last_id: int,
         paused: frozenset[str],
         schedules: Sequence[ScheduleRow] = (),
+        unique_keys: Iterable[Sequence[UniqueKey]] = (),
     ) -> None:
         with self._connection.transaction():
             self._connection.run(LOCK)
@@ -168,6 +201,12 @@ class Transfer:
             self._connection.run("insert into {s}.transfers_in values ($1)", transfer_record.id)
             for batch in batches:
                 self._import(batch)
+                self._import_extras([(job.id, job.extras) for job in batch if job.extras is not None])
+            for keys in unique_keys:
+                self._copy(IMPORT_UNIQUE_KEYS, keys)
+            self._connection.run(ADD_LOST_HOLDERS)
+            self._connection.run(SET_LINKED)
+            self._links.repair()
             if last_id > self.last_id():
                 self._connection.run(SET_LAST_ID, last_id)
             for queue in paused:
@@ -182,6 +221,12 @@ class Transfer:
         self._copy(IMPORT_SNOOZES, [(job.id, *job.snoozes) for job in jobs if job.snoozes is not None])
         for (state, queue, tier), n in counts_of(jobs).items():
             self._counts.add(state, queue, tier, n)
+
+    def _import_extras(self, extras: Sequence[tuple[int, TransferredExtras]]) -> None:
+        self._copy(IMPORT_EXTRAS, [(id, its.key, its.expires_at, its.text) for id, its in extras])
+        self._copy(IMPORT_HOLDERS, [(its.key, id) for id, its in extras if its.holds_key])
+        self._copy(IMPORT_WAITERS, [(its.key, id) for id, its in extras if its.waits_for_key])
+        self._copy(IMPORT_EXPIRIES, [(its.expires_at, id) for id, its in extras if its.may_expire])
 
     def _copy(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         with self._connection.copy(sql) as copy:

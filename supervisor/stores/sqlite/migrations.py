@@ -12,6 +12,7 @@ from supervisor.stores.codes import SUCCEEDED
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
+from supervisor.stores.sqlite.expiry import EXPIRIES
 from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.groups import GROUP_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
@@ -39,6 +40,7 @@ from supervisor.stores.sqlite.schema import (
     texts_are_long,
 )
 from supervisor.stores.sqlite.tags import TAGS
+from supervisor.stores.sqlite.unique import UNIQUE_TABLES
 from supervisor.stores.sqlite.write_lock import FileLock
 from supervisor.stores.transfer import closed_message
 
@@ -87,6 +89,8 @@ FROM_VERSION_2 = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *UNIQUE_TABLES,
+    EXPIRIES,
     *GROUP_TABLES,
     BLOCKED_JOBS,
     "drop trigger if exists inserted_by_sql",

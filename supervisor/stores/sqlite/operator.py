@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import BEHIND_ALL, Target
@@ -14,6 +14,7 @@ from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
 from supervisor.stores.sqlite.schema import SINK_LISTS
 from supervisor.stores.sqlite.snoozes import Snoozes
+from supervisor.stores.sqlite.unique import UniqueKeys
 
 TARGETS = Select(
     "jobs.id, jobs.state, queue, tier, dead_letters.state",
@@ -60,7 +61,7 @@ class OperatorChanges:
     def __init__(self, connection: Connection, queries: Queries, links: Links) -> None:
         self._connection, self.count, self._queries = connection, connection.counts.add, queries
         self._snoozes = Snoozes(connection)
-        self._links = links
+        self._links, self._unique = links, UniqueKeys(connection)
 
     def find_dead(self, after: int, limit: int) -> Sequence[int]:
         with self._connection.snapshot():
@@ -96,6 +97,12 @@ class OperatorChanges:
     def make_due(self, ids: Sequence[int]) -> None:
         self._connection.run(DUE_NOW, self._connection.now(), packed(ids))
         self._links.due(ids)
+
+    def retake_unique_keys(self, ids: Sequence[int]) -> Mapping[int, str]:
+        return self._unique.retake(ids, self._connection.now())
+
+    def prune_unique_keys(self, limit: int) -> None:
+        self._unique.prune(self._connection.now(), limit)
 
     def make_fresh(self, ids: Sequence[int]) -> None:
         age = next_age(self._connection)

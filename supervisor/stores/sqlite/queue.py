@@ -15,12 +15,14 @@ from supervisor.jobs import (
     LEASE_PAYLOAD,
     LEASE_PRIORITY,
     LEASE_QUEUE,
+    ExpiredJob,
     Lease,
 )
 from supervisor.retry import SUSPECT
-from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
+from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import ROWS_OF_A_LOOK, Turns, waiting_of
-from supervisor.stores.extras import ExistingId
+from supervisor.stores.expiry import next_look
+from supervisor.stores.extras import ExistingId, Extras
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -33,12 +35,15 @@ from supervisor.stores.records import (
     options_text,
 )
 from supervisor.stores.sqlite.connection import Connection, Select, first_that_fit, packed
+from supervisor.stores.sqlite.expiry import NEXT as NEXT_EXPIRY
+from supervisor.stores.sqlite.expiry import Expiries
 from supervisor.stores.sqlite.extras import NewExtras
 from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.schema import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, headers_are_long
+from supervisor.stores.sqlite.unique import UniqueKeys
 
 ROWS_OF_A_STATEMENT = 100
 """Each statement of an enqueue updates the id sequence once."""
@@ -64,7 +69,7 @@ LOOK = f"""
       where state = {READY} and queue > ?1 and n > 0 and queue not in (select queue from queues where paused)
         and (?3 is null or queue in (select value from json_each(?3)))
       order by queue, tier limit ?2))),
-    ({NEXT_DUE}))"""
+    ({NEXT_DUE}), ({NEXT_EXPIRY}))"""
 NEWLY_READY = Select(
     "queue, tier",
     f"""from (
@@ -98,6 +103,14 @@ CLAIM = f"""
   update jobs set state = {IN_FLIGHT}, token = {NEXT_TOKEN} | ?, owner = ?, lease_until = ?, started_at = null, policy = ?
   where id in (select value from json_each(?))"""
 
+# All that another program reads of its queue is counted by a trigger: see `schema.QUEUE_CHANGED`.
+WAITS = f"select state from jobs where id = ? and state < {IN_FLIGHT}"
+REPLACE = """
+  update jobs set handler = ?2, queue = ?3, priority = ?4, payload = ?5, headers = ?6, options = ?7, state = ?8,
+    due_at = coalesce(?9, due_at), age = iif(tier, id, age), tier = 0, retries = 0, started_at = null
+  where id = ?1"""
+FORGET_SNOOZES = "delete from snoozes where job_id = ?"
+FORGET_LONG_TEXTS = "delete from payloads where job_id = ?"
 PUT_LONG_TEXTS = "insert into payloads(job_id, payload, headers) values (?, ?, ?)"
 KNOWN_BEFORE = "select 1 from jobs where id = ? and created_at = ? and handler = ?"
 LAST_AGE = "select seq from sqlite_sequence where name = 'jobs'"
@@ -122,7 +135,8 @@ class Queue:
         self, connection: Connection, policies: Policies, owner: Ownership, notifier: Notifier, links: Links
     ) -> None:
         self._connection, self._policies, self._owner, self._notifier = connection, policies, owner, notifier
-        self._links, self._extras = links, NewExtras(connection, links)
+        self._links, self._expiries = links, Expiries(connection, links)
+        self._extras = NewExtras(connection, links, self._expiries, UniqueKeys(connection))
         self._turns = Turns()
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
@@ -163,6 +177,8 @@ class Queue:
             return self._with_turns(ids, rows), now
         batch = EnqueueBatch.of(rows)
         if any(kind.extras is not None for kind in batch.kinds):
+            if self._extras.are_only_unique(batch):
+                return self._with_turns(self._insert_unique(batch, now), batch.kinds), now
             return self._with_turns([self._insert_one(row, now) for row in batch], batch.kinds), now
         first = next_age(self._connection)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
@@ -175,8 +191,29 @@ class Queue:
             self._links.groups.take_turns([id for id in ids if not isinstance(id, ExistingId)])
         return ids
 
+    def _insert_unique(self, batch: EnqueueBatch, now: int) -> list[int]:
+        """Insert those of the rows, which have unique keys and no other extras, whose keys no job has."""
+        keys = [row.extras.unique or "" for row in batch if row.extras is not None]
+        taken: dict[str, int] = self._extras.holders(keys, now)
+        ids, new, first = list[int](), EnqueueBatch(), next_age(self._connection)
+        for key, row in zip(keys, batch, strict=True):
+            if key in taken:
+                ids.append(ExistingId(taken[key]))
+            else:
+                ids.append(first + len(new))
+                taken[key] = ids[-1]
+                new.append(row)
+        for start in range(0, len(new), ROWS_OF_A_STATEMENT):
+            self._insert_part(new[start : start + ROWS_OF_A_STATEMENT], now, first + start)
+        self._extras.add_unique(first, new, now)
+        return ids
+
     def _insert_one(self, row: EnqueueRow, now: int) -> int:
         id, values = next_age(self._connection), _values(row, now)
+        if row.extras is not None and (existing := self._extras.existing(id, row.extras, now)) is not None:
+            if row.extras.on_conflict == "replace":
+                self._replace(existing, row, row.extras, now)
+            return existing
         payload: str | None = row.payload
         if len(row.payload) > MAX_INLINE or values.headers is not row.headers:
             ((payload, _),) = put_long_texts(self._connection, [(id, row.payload, row.headers)])
@@ -185,6 +222,21 @@ class Queue:
         if row.extras is not None:
             self._extras.add(id, row.extras, now, ready=values.state == READY)
         return id
+
+    def _replace(self, id: int, row: EnqueueRow, extras: Extras, now: int) -> None:
+        """Change the job into this row, unless it has been claimed or has ended."""
+        before = self._connection.value(WAITS, id)
+        if before is None:
+            return
+        values = _values(row, now)
+        state, due = (BLOCKED, None) if before == BLOCKED else (values.state, values.due_at)
+        self._connection.counts.write()  # the trigger changes them by itself
+        self._connection.run(FORGET_LONG_TEXTS, id)
+        self._connection.run(FORGET_SNOOZES, id)
+        ((payload, headers),) = put_long_texts(self._connection, [(id, row.payload, row.headers)])
+        texts = (row.handler, row.queue, row.priority, payload, headers, values.options)
+        self._connection.run(REPLACE, id, *texts, state, due)
+        self._extras.replace(id, extras, now, ready=state == READY)
 
     def _insert_part(self, part: EnqueueBatch, now: int, first: int) -> None:
         places = Counter(part.places)
@@ -209,18 +261,26 @@ class Queue:
         with self._connection.transaction():
             self._connection.counts.write(READY)
             behind, only = self._turns.behind, None if served is None else packed(list(served))
-            rows, due = self._connection.json(LOOK, behind, ROWS_OF_A_LOOK, only)
-            new: frozenset[tuple[str, int]] = frozenset()
-            if due is not None and due <= self._connection.now():
+            rows, due, expires = self._connection.json(LOOK, behind, ROWS_OF_A_LOOK, only)
+            now, new, expired = self._connection.now(), frozenset[tuple[str, int]](), tuple[ExpiredJob, ...]()
+            if (due is not None and due <= now) or (expires is not None and expires <= now):
+                expired, more = self._expiries.sweep(now, limit)
+                if more:
+                    return Look({}, 0.0, expired=expired)
                 new = self._promote(limit)
                 self._connection.counts.write()
-                rows, due = self._connection.json(LOOK, behind, ROWS_OF_A_LOOK, only)
+                rows, due, expires = self._connection.json(LOOK, behind, ROWS_OF_A_LOOK, only)
             if behind and len(rows) < ROWS_OF_A_LOOK:
-                first, _ = self._connection.json(LOOK, "", ROWS_OF_A_LOOK - len(rows), only)
+                first, *_ = self._connection.json(LOOK, "", ROWS_OF_A_LOOK - len(rows), only)
                 rows += [row for row in first if row[0] <= behind]
-            seconds = None if due is None else max(0.0, (due - self._connection.now()) / 1e6)
             rows, more = self._turns.shown(rows, stay)
-            return Look(waiting_of(rows), seconds, new, more, behind)
+            return Look(waiting_of(rows), self._seconds(due, expires), new, more, behind, expired)
+
+    def _seconds(self, due: int | None, expires: int | None) -> float | None:
+        """Return the time until the next look."""
+        now = self._connection.now()
+        wait = next_look(None if due is None else due - now, None if expires is None else expires - now)
+        return None if wait is None else max(0.0, wait / 1e6)
 
     def _promote(self, limit: int) -> frozenset[tuple[str, int]]:
         """Make due jobs ready. Return the queues and tiers that had no ready job before."""

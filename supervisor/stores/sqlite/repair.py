@@ -6,6 +6,7 @@ from supervisor.stores.codes import IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import repair_text
 from supervisor.stores.sqlite.connection import ADD_COUNTS, Connection, Select, packed
 from supervisor.stores.sqlite.links import Links
+from supervisor.stores.sqlite.unique import UniqueKeys
 
 # Ready jobs are compared by queue, as claims need it, and jobs in flight, since an outcome is counted in the queue that its job was
 # claimed from. Scheduled jobs are compared as a whole. Each part reads only the index of its state.
@@ -33,13 +34,14 @@ EXPIRE_UNLEASED = f"""
 
 class Repair:
     def __init__(self, connection: Connection, links: Links) -> None:
-        self._connection, self._links = connection, links
+        self._connection, self._links, self._unique = connection, links, UniqueKeys(connection)
 
     def repair(self) -> str:
         """Correct the counts, give an expired lease to each job in flight that has none, and let jobs go on that wait in vain."""
         with self._connection.transaction():
             self._connection.counts.write()
             unleased = self._connection.run(EXPIRE_UNLEASED)
+            self._unique.repair()
             wrong = self._connection.rows(DIFFERENCES) if self._connection.value(ANY_WRONG) else []
             if wrong:
                 self._connection.run(ADD_COUNTS, packed(wrong))

@@ -13,6 +13,7 @@ from supervisor.stores.limits import (
     MAX_TOKEN,
     MAX_TRIES,
 )
+from supervisor.stores.sqlite import expiry, unique
 from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.groups import FREE_TURN, GROUP_TABLES, TAKE_TURN
 from supervisor.stores.sqlite.keys import KEY_TABLES
@@ -142,6 +143,8 @@ JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
       delete from payloads where job_id = old.id;
       delete from key_waiters
         where key = (select key from extras where job_id = old.id) and job_id = old.id;
+      {unique.FORGET_DELETED};
+      {expiry.FORGET_DELETED};
       delete from extras where job_id = old.id;
       delete from attempts where job_id = old.id;
       delete from reports where job_id = old.id;
@@ -220,6 +223,8 @@ SCHEMA = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *unique.UNIQUE_TABLES,
+    expiry.EXPIRIES,
     *GROUP_TABLES,
     DEAD_LETTERS,
     PENDING_DEAD_LETTERS,

@@ -45,7 +45,7 @@ class _Parts:
         self.dead_letters = DeadLetterQueue(connection, self.queries, self.owner)
         changes = OperatorChanges(connection, self.queries, self.links)
         self.commands = BatchedCommands(changes, connection.transaction, self.notifier.notify)
-        self.transfer = Transfer(url, connection, self.policies, self.queries)
+        self.transfer = Transfer(url, connection, self.policies, self.queries, self.links)
         self.schedules = StoredSchedules(ScheduleTable(connection), connection.transaction, self.queue.enqueue)
 
 
@@ -90,4 +90,4 @@ class SqliteStore:
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
         self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
-        self.has_received = transfer.has_received
+        self.has_received, self.unique_keys = transfer.has_received, transfer.unique_keys

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from supervisor.jobs import JobState
-from supervisor.stores.codes import FAILED, IN_FLIGHT, READY, SCHEDULED, STATES, WITHDRAWN
+from supervisor.stores.codes import IN_FLIGHT, STATES, WITHDRAWN
 from supervisor.stores.records import readable_attempt
 from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.operator import PAUSE
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queries import ATTEMPTS, Queries
@@ -25,8 +26,11 @@ from supervisor.stores.sqlite.schema import (
     closed_trigger,
 )
 from supervisor.stores.transfer import (
+    TRANSFERRED_STATES,
     TransferRecord,
+    TransferredExtras,
     TransferredJob,
+    UniqueKey,
     closed_for_another,
     closed_message,
     counts_of,
@@ -39,22 +43,34 @@ RECORD = Select("id, target, place, arrived", "from transfer_out")
 NOTE_ARRIVAL = "update transfer_out set arrived = true where id = ?"
 IN_FLIGHT_COUNT = f"select count(*) from jobs where state = {IN_FLIGHT}"
 
+_TRANSFERRED = f"state in ({', '.join(map(str, TRANSFERRED_STATES))})"
 SIZES = Select(
     "id, size",
     f"""from (
       select id, {TEXT_LENGTH} + {REPORT_LENGTH} + coalesce(length(result), 0)
         + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0) as size
-      from jobs where id > ? and state in ({READY}, {SCHEDULED}, {FAILED}) order by id limit ?)""",
+      from jobs where id > ? and {_TRANSFERRED} order by id limit ?)""",
 )
 EXPORTED = Select(
     f"""jobs.id, age, jobs.token, handler, queue, {PAYLOAD}, {HEADERS}, priority,
       jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
       cast(result as text), dead_letters.state, dead_letters.due_at, tries, owed, accepted,
-      cast(progress as text), progress_at, cast(log as text), snoozes.n, snoozes.until""",
+      cast(progress as text), progress_at, cast(log as text), snoozes.n, snoozes.until, cast(extras.text as text), extras.key,
+      exists(select 1 from key_holders where key_holders.key = extras.key and key_holders.job_id = jobs.id),
+      exists(select 1 from key_waiters where key_waiters.key = extras.key and key_waiters.job_id = jobs.id), extras.expires_at,
+      exists(select 1 from expiries where expiries.expires_at = extras.expires_at and expiries.job_id = jobs.id)""",
     f"""from json_each(?) as it cross join jobs on jobs.id = it.value
       left join policies on policies.id = jobs.policy
       left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}
-      left join reports on reports.job_id = jobs.id left join snoozes on snoozes.job_id = jobs.id""",
+      left join reports on reports.job_id = jobs.id left join snoozes on snoozes.job_id = jobs.id
+      left join extras on extras.job_id = jobs.id""",
+)
+UNIQUE_KEYS = Select(
+    "unique_key, job_id, below, until",
+    f"""from (
+      select unique_key, job_id, below, until from unique_jobs
+      where unique_key > ? and (until is not null or exists(select 1 from jobs where id = unique_jobs.job_id and {_TRANSFERRED}))
+      order by unique_key limit ?)""",
 )
 COUNTED = Select("state, n", "from (select state, sum(n) as n from counts group by state)")
 
@@ -67,15 +83,20 @@ IMPORT_ATTEMPTS = "insert into attempts(job_id, record) values (?, ?)"
 IMPORT_REPORTS = "insert into reports(job_id, progress, progress_at, log) values (?, ?, ?, ?)"
 IMPORT_SNOOZES = "insert into snoozes(job_id, n, until) values (?, ?, ?)"
 IMPORT_DEAD_LETTERS = "insert into dead_letters(job_id, state, due_at, tries, owed, accepted) values (?, ?, ?, ?, ?, ?)"
+IMPORT_EXTRAS = "insert into extras(job_id, key, expires_at, text) values (?, ?, ?, ?)"
+IMPORT_HOLDERS = "insert into key_holders(key, job_id) values (?, ?)"
+IMPORT_WAITERS = "insert into key_waiters(key, job_id) values (?, ?)"
+IMPORT_EXPIRIES = "insert into expiries(expires_at, job_id) values (?, ?)"
+IMPORT_UNIQUE_KEYS = "insert into unique_jobs(unique_key, job_id, below, until) values (?, ?, ?, ?)"
 RAISE_LAST_ID = "update sqlite_sequence set seq = max(seq, ?) where name = 'jobs'"
 
 
 class Transfer:
     """Implements `supervisor.stores.transfer.Transferable`."""
 
-    def __init__(self, url: str, connection: Connection, policies: Policies, queries: Queries) -> None:
+    def __init__(self, url: str, connection: Connection, policies: Policies, queries: Queries, links: Links) -> None:
         self._url, self._connection, self._policies, self._queries = url, connection, policies, queries
-        self._schedules = ScheduleTable(connection)
+        self._links, self._schedules = links, ScheduleTable(connection)
 
     def place(self) -> str:
         return f"sqlite {self._connection.path.resolve()}"
@@ -125,6 +146,10 @@ class Transfer:
             jobs = [transferred_job(row) for row in self._connection.rows(EXPORTED, batch)]
         return [job._replace(attempts=attempts.get(job.id, ())) for job in jobs]
 
+    def unique_keys(self, after: str, limit: int) -> list[UniqueKey]:
+        with self._connection.snapshot():
+            return [UniqueKey(*row) for row in self._connection.rows(UNIQUE_KEYS, after, limit)]
+
     def last_id(self) -> int:
         return next_age(self._connection) - 1
 
@@ -139,6 +164,7 @@ class Transfer:
         last_id: int,
         paused: frozenset[str],
         schedules: Sequence[ScheduleRow] = (),
+        unique_keys: Iterable[Sequence[UniqueKey]] = (),
     ) -> None:
         with self._connection.transaction():
             has_jobs = bool(self._connection.value("select 1 from jobs limit 1"))
@@ -147,6 +173,10 @@ class Transfer:
             self._connection.run("insert into transfers_in values (?)", transfer_record.id)
             for batch in batches:
                 self._import(batch)
+                self._import_extras([(job.id, job.extras) for job in batch if job.extras is not None])
+            for keys in unique_keys:
+                self._connection.run_many(IMPORT_UNIQUE_KEYS, keys)
+            self._links.repair()
             self._connection.run(RAISE_LAST_ID, last_id)
             self._connection.run_many(PAUSE, [(queue, True) for queue in paused])
             self._schedules.write([row.state for row in schedules])
@@ -170,6 +200,13 @@ class Transfer:
         self._connection.run_many(IMPORT_SNOOZES, [(job.id, *job.snoozes) for job in jobs if job.snoozes is not None])
         for (state, queue, tier), n in counts_of(jobs).items():
             self._connection.counts.add(state, queue, tier, n)
+
+    def _import_extras(self, extras: Sequence[tuple[int, TransferredExtras]]) -> None:
+        run = self._connection.run_many
+        run(IMPORT_EXTRAS, [(id, its.key, its.expires_at, its.text) for id, its in extras])
+        run(IMPORT_HOLDERS, [(its.key, id) for id, its in extras if its.holds_key])
+        run(IMPORT_WAITERS, [(its.key, id) for id, its in extras if its.waits_for_key])
+        run(IMPORT_EXPIRIES, [(its.expires_at, id) for id, its in extras if its.may_expire])
 
     def has_received(self, transfer_record: TransferRecord) -> bool:
         with self._connection.transaction():

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from supervisor.cli import by_filter as changing
 from supervisor.jobs import Cause, Failure, JobState, Kind, Outcome, Policy
+from supervisor.stores import by_filter
 from supervisor.stores.records import ClaimRequest
 from supervisor.stores.sqlite.store import SqliteStore
 from tests.unit.cli.conftest import Call, write
@@ -91,6 +93,18 @@ def test_a_dry_run_counts_and_shows_the_newest_and_changes_nothing(call: Call) -
         == "would cancel 3 jobs (3 ready)"
     )
     assert set(states(call)) == {"ready"}
+
+
+def test_progress_is_shown_on_standard_error(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(5):
+        call("enqueue", "mail")
+    monkeypatch.setattr(changing, "LINE_EVERY", 0.0)
+    monkeypatch.setattr(by_filter, "PAGE", 3)
+    monkeypatch.setattr(by_filter, "BATCH", 2)
+    answer = call("jobs", "cancel", "--state", "ready", "--yes")
+    assert (answer.out, answer.err.split("\n")) == (
+        "cancelled: 5 jobs\n", ["found 3", "found 5", "2 of 5", "4 of 5", "5 of 5", ""],
+    )  # fmt: skip
 
 
 def test_without_a_terminal_nobody_is_asked_and_nothing_is_changed(call: Call) -> None:
@@ -186,7 +200,9 @@ def test_pages_of_ended_jobs_are_in_the_order_in_which_they_ended(call: Call, fa
     call("enqueue", "mail")
     answer = call("jobs", "list", "--state", "failed", "--before", 6)
     assert answer.err == "Error: --before: expected a job that is failed; job 6 is ready\n"
-    assert "expected the `next` of a page" in call("jobs", "list", "--before", "x").err
+    for where, wrong in (((), "x"), ((), "5.5"), (("--state", "failed"), "-1"), (("--state", "failed"), "1.x")):
+        answer = call("jobs", "list", *where, "--before", wrong)
+        assert answer == (2, "", f"Error: --before: expected the id of a job, got {wrong!r}\n")
 
 
 def test_the_next_page_is_of_the_same_config(call: Call) -> None:

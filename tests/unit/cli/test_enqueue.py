@@ -26,6 +26,30 @@ def test_enqueue_takes_every_option(call: Call) -> None:
     assert job["due_at"] == "2100-01-31T07:00:00.000000Z"
 
 
+def test_a_unique_key_that_a_job_has_adds_no_job(call: Call) -> None:
+    assert call("enqueue", "mail", "--unique", "a") == (0, "1\n", "")
+    assert call("enqueue", "mail", "--unique", "a") == (
+        0,
+        "1\n",
+        "job 1 has the unique key 'a' already: no job was added\n",
+    )
+    assert call("enqueue", "mail", "2", "--unique", "a", "--on-conflict", "replace").out == "1\n"
+    assert call("jobs", "show", 1, "--json").json["payload"] == 2
+    assert call("enqueue", "mail", "--unique", "a", "--on-conflict", "reject") == (
+        2, "", "Error: job 1 has the unique key 'a': nothing was enqueued\n",
+    )  # fmt: skip
+
+
+def test_a_file_counts_the_new_jobs(call: Call) -> None:
+    call("enqueue", "mail", "--unique", "a")
+    write("jobs.jsonl", "".join(f'{{"handler": "mail", "unique": "{key}"}}\n' for key in "abcb"))
+    warning = "2 lines have a unique key that a job has already: no job was added for them\n"
+    assert call("enqueue", "--file", "jobs.jsonl") == (0, "2\n", warning)
+    write("jobs.jsonl", '{"handler": "mail"}\n{"handler": "mail", "unique": "a", "on-conflict": "reject"}\n')
+    assert call("enqueue", "--file", "jobs.jsonl").code == 2
+    assert len(call("jobs", "list").out.splitlines()) == 1 + 3
+
+
 def test_enqueue_uses_the_queue_of_the_handler(call: Call) -> None:
     write("supervisor.yaml", "handlers: {mail: {queue: slow}}")
     call("enqueue", "mail")

@@ -164,6 +164,11 @@ def test_the_errors_can_be_pickled():
     assert (copy.id, copy.handler, copy.state, copy.cause, copy.errors) == (7, "mail", "failed", "timeout", errors)
     assert str(copy) == "job 7 (mail) failed at attempt 2: timeout: killed after 5s"
     assert str(JobFailed(7, "mail", "failed", [])) == "job 7 (mail) failed"
+    expired = JobFailed(
+        7, "mail", "cancelled", [{**errors[0], "cause": "expired", "message": "it had not started by noon"}]
+    )
+    assert (expired.cause, str(expired)) == ("expired", "job 7 (mail) expired: it had not started by noon")
+    assert JobFailed(7, "mail", "cancelled", errors).cause is None
     assert len(str(JobFailed(7, "mail", "failed", [{**errors[0], "message": "x" * 9999}]))) < 400
     missing = pickle.loads(pickle.dumps(JobNotFound(7, True)))
     assert (missing.id, str(missing)) == (7, "job 7 was deleted while its end was waited for")

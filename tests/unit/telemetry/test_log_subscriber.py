@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from supervisor import events
-from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
+from supervisor.jobs import Cause, ExpiredJob, Failure, JobState, Kind, Lease, Outcome, Policy
 from supervisor.kafka import events as kafka_events
 from supervisor.schedules import events as schedule_events
 from supervisor.telemetry import LogSubscriber
@@ -162,6 +162,10 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         (
             events.JobCancelled(lease(), 123),
             "INFO job=42 handler=thumb cancelled; its worker (pid 123) ends the attempt",
+        ),
+        (
+            events.JobsExpired([ExpiredJob(42, "thumb", "default")]),
+            "INFO job=42 handler=thumb expired before it started: cancelled",
         ),
         (
             events.DeadLettersStale("file", [42], "acceptance"),

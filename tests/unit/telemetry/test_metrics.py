@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from supervisor import events
-from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy, Tier
+from supervisor.jobs import Cause, ExpiredJob, Failure, JobState, Kind, Lease, Outcome, Policy, Tier
 from supervisor.telemetry.metrics import MAX_HANDLERS, MAX_QUEUES, OTHERS, Histogram, Metrics
 
 NOW = 1_000_000.0
@@ -66,10 +66,11 @@ def test_a_snapshot_is_json_and_a_copy(metrics: Metrics) -> None:
 
 def test_jobs_are_counted_by_their_last_state(metrics: Metrics) -> None:
     happened = events.JobsSettled([succeeded(), succeeded(), retried(), failed()])
-    assert metric(metrics, "jobs_total", happened, events.JobCancelled(lease(), 1)) == {
+    expired = events.JobsExpired([ExpiredJob(1, "thumb", "default"), ExpiredJob(2, "thumb", "default")])
+    assert metric(metrics, "jobs_total", happened, events.JobCancelled(lease(), 1), expired) == {
         "succeeded": 2,
         "failed": 1,
-        "cancelled": 1,
+        "cancelled": 3,
     }
 
 

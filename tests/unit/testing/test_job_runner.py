@@ -227,6 +227,18 @@ def test_a_job_that_is_run_directly_is_not_among_the_enqueued(job_runner: JobRun
     assert job_runner.enqueued == []
 
 
+def test_unique_keys_and_expiry_are_those_of_a_store(job_runner: JobRunner) -> None:
+    once = CLIENT.options(unique="a", unique_while="1d", expires="10m")
+    first = once.enqueue(add, 1)
+    assert once.enqueue(add, 2) == first and len(job_runner.enqueued) == 1
+    job_runner.advance("10m")
+    assert job_runner.run_enqueued(raise_failures=False) == []
+    with pytest.raises(JobFailed, match="it had not started by"):
+        CLIENT.result(first, timeout=0)
+    job_runner.clear()
+    assert once.enqueue(add, 3) != first
+
+
 def test_a_client_has_its_own_store_again_after_the_test(tmp_path: Path) -> None:
     assert not (tmp_path / "client.db").exists()
     with pytest.raises(StoreError, match=r"client\.db"):
