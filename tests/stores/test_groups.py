@@ -293,6 +293,31 @@ def test_a_job_that_is_cancelled_while_it_runs_has_had_its_turn(store):
     assert order(store, 100)[-2:] == "ab"
 
 
+def test_a_job_with_a_key_takes_one_turn(store):
+    grouped(store, "a", 20)
+    for key in "klmn":
+        grouped(store, "b", key=key)
+    assert order(store, 8) == "abababab"
+
+
+def test_jobs_that_expire_take_no_turn(factory, store):
+    grouped(store, "a", 100)
+    store.enqueue([EnqueueRow("mail", "{}", extras=Extras(group="b", expires=1_000_000)) for _ in range(30)])
+    factory.clock.step(2)
+    store.look(None, 100)
+    grouped(store, "b", 3)
+    assert order(store, 6) == "ababab"
+
+
+def test_a_job_that_is_replaced_again_and_again_takes_one_turn(store):
+    grouped(store, "a", 100)
+    again_and_again = Extras(group="b", unique="u", on_conflict="replace")
+    for _ in range(20):
+        store.enqueue([EnqueueRow("mail", "{}", extras=again_and_again)])
+    grouped(store, "b", 3)
+    assert order(store, 8) == "abababab"
+
+
 def test_a_transaction_that_fails_leaves_the_turns_as_they_were(store):
     grouped(store, "a", 10)
     with pytest.raises(RuntimeError), store.transaction():

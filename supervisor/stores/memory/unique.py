@@ -86,6 +86,7 @@ class UniqueKeys:
         return None if job is None or job.state.terminal else job.id
 
     def _replace(self, job: JobRecord, row: EnqueueRow, extras: Extras) -> None:
+        self._links.groups.free_turn(job)
         now, state, due = self._state.now(), job.state, job.due_at
         if state is not JobState.BLOCKED:
             due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)

@@ -112,6 +112,7 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
   declare
     changed bigint[];
   begin
+    perform {{s}}.free_turns(ids, false);
     with it as (
         select ids[place] as id, it.*, {NOW} as now, coalesce({NOW} + it.delay, it.at, {NOW}) as due
         from rows from (json_to_recordset(batch) as (handler text, queue text, payload text, headers text, priority bigint,
@@ -151,7 +152,8 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
         from (select it.id, it.extras ->> 'unique' as key, it.extras ->> 'unique_while' as during
           from it join new on new.id = it.id) as it
         where unique_key = it.key)
-    select array_agg(id) from new where state = {READY} and linked into changed;
+    select array_agg(id) from new
+      where state = {READY} and (linked is not null or exists (select from {{s}}.turns)) into changed;
     if changed is not null then
       perform {{s}}.jobs_due(changed);
     end if;

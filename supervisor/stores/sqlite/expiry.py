@@ -53,6 +53,7 @@ class Expiries:
         self._connection.run(FORGET_UNTIL, *past[-1])
         ids = [id for id, *_ in rows]
         if ids:
+            self._links.groups.free_turns(ids)
             self._connection.run(CANCEL, now, packed(ids))
             self._connection.run_many(
                 RECORD, [(id, packed(expired_record(expires_at, now))) for id, *_, expires_at in rows]

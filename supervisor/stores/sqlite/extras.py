@@ -35,7 +35,7 @@ class NewExtras:
         if expires_at is not None:
             self._expiries.add(id, expires_at)
         if ready and extras.key is not None:
-            self._links.due([id])
+            self._links.acquire([id])
 
     def are_only_unique(self, rows: EnqueueBatch) -> bool:
         """Whether all of the rows have a unique key and no other extras, and are skipped if a job has it."""

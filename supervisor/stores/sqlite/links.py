@@ -38,9 +38,13 @@ class Links:
         """Block those of these ready jobs whose key another job holds, and give the others a turn."""
         if not self._connection.value("select exists(select 1 from extras) or exists(select 1 from turns)"):
             return
+        self.acquire(ids)
+        self.groups.take_turns(ids)
+
+    def acquire(self, ids: Sequence[int]) -> None:
+        """Block those of these ready jobs whose key another job holds."""
         if waiting := self._keys.acquire(ids):
             self._move(waiting, READY, BLOCKED)
-        self.groups.take_turns(ids)
 
     def ended(self, ids: Iterable[int], deleted: bool = False) -> None:
         """Let the jobs go on that have waited for these, which have ended, or are about to be `deleted`."""

@@ -235,6 +235,7 @@ class Queue:
         self._connection.run(FORGET_SNOOZES, id)
         ((payload, headers),) = put_long_texts(self._connection, [(id, row.payload, row.headers)])
         texts = (row.handler, row.queue, row.priority, payload, headers, values.options)
+        self._links.groups.free_turns([id])
         self._connection.run(REPLACE, id, *texts, state, due)
         self._extras.replace(id, extras, now, ready=state == READY)
 

@@ -131,7 +131,7 @@ UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, que
       {_refusals("handler", "queue", "priority", "created_at", "options")}
     end"""
 
-QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs begin
+QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs when old.queue is not new.queue begin
       {FREE_TURN}
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
