@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from supervisor.handlers import Handler, InvalidPayload, JobCancelled, JobTimeout, Reject, Retry, Snooze, handler
     from supervisor.hooks import Sink, hookimpl
-    from supervisor.jobs import Job, NewJob
+    from supervisor.jobs import Job, NewJob, ParentResultsTooLarge
     from supervisor.stores.extras import ExistingId
 
 __version__ = "0.1.0"
@@ -38,6 +38,7 @@ __all__ = [
     "JobTimeout",
     "NewJob",
     "NotAccepted",
+    "ParentResultsTooLarge",
     "Reject",
     "Retry",
     "Sink",
@@ -55,7 +56,7 @@ _MODULES = {
     "errors": ("JobExists", "JobFailed", "JobNotFound", "NotAccepted", "StoreError", "StoreUnavailable", "StoreUnsure"),
     "handlers": ("Handler", "InvalidPayload", "JobCancelled", "JobTimeout", "Reject", "Retry", "Snooze", "handler"),
     "hooks": ("Sink", "hookimpl"),
-    "jobs": ("Job", "NewJob"),
+    "jobs": ("Job", "NewJob", "ParentResultsTooLarge"),
     "stores.extras": ("ExistingId",),
 }
 

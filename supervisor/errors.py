@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+CAUSES_OF_A_CANCEL = ("parent_failed", "expired")
+"""The causes of jobs that nobody has cancelled."""
 MAX_SHOWN = 300
 """The characters of a failure in the message of JobFailed."""
 
@@ -86,6 +88,10 @@ class InvalidJob(ValueError):
     """A job that can't be enqueued; the message names the key and what was expected."""
 
 
+class NoSuchParent(RowRefused, InvalidJob):
+    """A job that waits for a job that does not exist; nothing of the batch was enqueued."""
+
+
 class PluginMistake(Exception):
     """A mistake in a plugin file, at `line` if that is known."""
 
@@ -128,7 +134,8 @@ class NotAccepted(Exception):
 
 class JobFailed(Exception):
     """A job has failed for good, or was cancelled: `state` is "failed" or "cancelled". `errors` are its failed attempts as its
-    JSON has them, the newest last. `cause` is that of the last one; it is None if the job was cancelled, unless it has "expired"."""
+    JSON has them, the newest last. `cause` is that of the last one; it is None if somebody has cancelled the job, "expired" if it has not
+    started in time, and "parent_failed" if it was cancelled since a job that it waited for has ended without success."""
 
     def __init__(self, id: int, handler: str, state: str, errors: Sequence[Mapping[str, Any]]) -> None:
         super().__init__(id, handler, state, errors)
@@ -136,8 +143,8 @@ class JobFailed(Exception):
 
     @property
     def cause(self) -> str | None:
-        last: str | None = self.errors[-1]["cause"] if self.errors else None
-        return last if self.state == "failed" or last == "expired" else None
+        cause: str | None = self.errors[-1]["cause"] if self.errors else None
+        return cause if self.state == "failed" or cause in CAUSES_OF_A_CANCEL else None
 
     def __str__(self) -> str:
         """Return one line, with the beginning of the last message."""
@@ -147,6 +154,8 @@ class JobFailed(Exception):
         last = self.errors[-1]
         if self.cause == "expired":
             return f"job {self.id} ({self.handler}) expired: {last.get('message')}"
+        if self.state == "cancelled":
+            return f"job {self.id} ({self.handler}) was cancelled: {last['message']}"
         parts = filter(None, (self.cause, last.get("type"), last.get("message")))
         line = " ".join(": ".join(map(str, parts)).split())
         shown = line if len(line) <= MAX_SHOWN else f"{line[: MAX_SHOWN - 1]}…"

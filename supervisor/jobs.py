@@ -29,6 +29,8 @@ from supervisor.text.printable import printable
 MAX_RETRIES = 1000
 MAX_PROGRESS = 1 << 62
 MAX_PROGRESS_MESSAGE = 200  # characters
+PARENTS = "supervisor.parents"
+"""The header in which a store gives a job the results of its parents: see `stores.workflows.with_results`."""
 LOGGER = "job"
 """The name of the logger of `Job.log`."""
 
@@ -50,7 +52,7 @@ class JobState(StrEnum):
 
 class Cause(StrEnum):
     """The reasons for which an attempt fails. REJECTED: the handler raised Reject. REFUSED: the store refused the outcome.
-    EXPIRED: the job had not started when its time to do so was over."""
+    EXPIRED: the job had not started when its time to do so was over. PARENT_FAILED: a job that it waited for ended without success."""
 
     EXCEPTION = "exception"
     TIMEOUT = "timeout"
@@ -62,6 +64,7 @@ class Cause(StrEnum):
     UNKNOWN_HANDLER = "unknown_handler"
     REFUSED = "refused"
     EXPIRED = "expired"
+    PARENT_FAILED = "parent_failed"
 
 
 class Tier(IntEnum):
@@ -99,6 +102,16 @@ class Progress(NamedTuple):
     done: int | float
     total: int | float | None = None
     message: str | None = None
+
+
+class ParentResultsTooLarge(Exception):
+    """The results of a job's parents are too large to be given to it: a Client can read them, by `Job.parent_ids`."""
+
+    def __init__(self, job_id: int, size: int) -> None:
+        super().__init__(
+            f"the parents of job {job_id} have {size:,} bytes of results, more than a job is given: read them with Client.result by "
+            "the ids in job.parent_ids, or let the parents return less"
+        )
 
 
 class JobReporter(Protocol):
@@ -147,6 +160,32 @@ class Job:
     def cancelled(self) -> bool:
         """Whether the job was cancelled while it runs. Its worker is killed after the handler's `cancel_grace`."""
         return getattr(self, "_cancelled", False)
+
+    @property
+    def parents(self) -> dict[int, Any]:
+        """The results of the jobs that it waited for (`after`), by id in the same order: None for one that has not succeeded; a job
+        that was deleted meanwhile is left out. Raises ParentResultsTooLarge if they have more than 1 MB together."""
+        from supervisor.text.strict_json import decode  # most handlers need it not
+
+        given = self._given_parents()
+        if "results" not in given and given:
+            raise ParentResultsTooLarge(self.id, given.get("bytes", 0))
+        results = [None if text is None else decode(text, "result") for text in given.get("results", ())]
+        return dict(zip(given.get("ids", ()), results, strict=True))
+
+    @property
+    def parent_ids(self) -> list[int]:
+        """The jobs that it waited for, without those that were deleted meanwhile."""
+        return list(self._given_parents().get("ids", ()))
+
+    @property
+    def failed_parents(self) -> list[int]:
+        """The jobs of `parent_ids` that failed for good or were cancelled."""
+        return list(self._given_parents().get("failed", ()))
+
+    def _given_parents(self) -> Mapping[str, Any]:
+        given = self.headers.get(PARENTS)
+        return given if isinstance(given, Mapping) else {}
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report how far the job has come, for `supervisor status` and `jobs show`. It may be called as often as you like, from any

@@ -17,7 +17,7 @@ from supervisor.cli.exit_codes import FATAL, INTERRUPTED
 from supervisor.cli.job_output import progress_line
 from supervisor.cli.render import print_block
 from supervisor.cli.standard_streams import STDERR, STDOUT
-from supervisor.client.client import enqueue_row
+from supervisor.client.new_jobs import enqueue_row
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
 from supervisor.jobs import Job, report_jobs_to

@@ -15,7 +15,8 @@ from supervisor.cli.exit_codes import DONE
 from supervisor.cli.known_handlers import NO_LINES, Lines, refuse_misfits, refuse_unknown_handlers
 from supervisor.cli.options import config_option
 from supervisor.cli.store_access import refuse_wrong_folder, use_store
-from supervisor.client.client import BatchBuilder, enqueue_row
+from supervisor.client.named_jobs import NamedJobs
+from supervisor.client.new_jobs import BatchBuilder, enqueue_row
 from supervisor.config.misspelt import named_queues
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob, StoreMissing
@@ -102,14 +103,14 @@ def read_file(file: str, settings: Settings) -> tuple[EnqueueBatch, Lines]:
 
 
 def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> tuple[EnqueueBatch, Lines]:
-    builder = BatchBuilder(settings)
+    builder, names = BatchBuilder(settings), NamedJobs()
     problems: list[str] = []
     numbers: list[int] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            builder.add(_read_line(line))
+            builder.add(names.read(_read_line(line), len(builder.batch)))
             numbers.append(number)
         except ValueError as error:
             problems.append(f"{name}:{number}: {error}")

@@ -35,6 +35,7 @@ FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "
 TIMES = ("created_at", "due_at", "started_at", "finished_at")
 ERROR_FIELDS = ("signal", "exit_code", "peak_memory", "oom_suspected", "heartbeat_age", "host", "pid")
 ERROR_BLOCKS = ("traceback", "stack", "stderr")
+MAX_RELATIVES = 20  # parents, and children, in the tree of a workflow
 MAX_REFUSED = 20  # refused jobs named in the message
 
 
@@ -55,6 +56,7 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
     print_fields(
         {**fields, "missing_sinks": missing, **times, progress_name(job): progress, "waiting_because": waiting}
     )
+    print_relatives(job)
     for name in ("headers", "payload", "result"):
         if job.get(name) not in (None, {}):
             print_heading(name)
@@ -65,6 +67,30 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         print_heading(f"log of attempt {log['attempt']}")
         left_out = [f"... {counted(log['skipped'], 'line')} left out ..."] if log["skipped"] else []
         print_block(current_context().mask("\n".join([*left_out, *log["lines"]])))
+
+
+def print_relatives(job: Mapping[str, Any]) -> None:
+    """Print the parents and the children of the job as a tree, if it has any."""
+    parents, children = job.get("parents") or [], job.get("children") or []
+    if not parents and not children:
+        return
+    print_heading("workflow")
+    lines = [_relative(each) for each in parents[:MAX_RELATIVES]] + _more(parents)
+    lines.append(f"{'└─ ' if parents else ''}{job['id']} {job['handler']}: {job['state'].replace('_', ' ')} (this job)")
+    shown = [_relative(each) for each in children[:MAX_RELATIVES]] + _more(children)
+    lines += [
+        f"{'   ' if parents else ''}{'└─' if n == len(shown) else '├─'} {line}" for n, line in enumerate(shown, 1)
+    ]
+    print_block("\n".join(lines))
+
+
+def _relative(job: Mapping[str, Any]) -> str:
+    state = "deleted" if job["state"] is None else job["state"].replace("_", " ")
+    return f"{job['id']} {job['handler'] or ''}: {state}".replace(" :", ":") + (", waited for" if job["waits"] else "")
+
+
+def _more(jobs: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [f"... {len(jobs) - MAX_RELATIVES:,} more ..."] if len(jobs) > MAX_RELATIVES else []
 
 
 def progress_name(job: Mapping[str, Any]) -> str:

@@ -118,6 +118,8 @@ def _print_supervisors(stats: dict[str, Any]) -> None:
             echo(
                 f"starts no other job beside job {alone}, which may have ended supervisors: supervisor jobs show {alone}"
             )
+        for limit in each["limits"]:
+            echo(_limit_line(limit))
         _print_partitions(each["partitions"])
         if each["workers"]:
             columns = [*WORKER_COLUMNS, "group"] if named else WORKER_COLUMNS
@@ -146,6 +148,11 @@ def _group_line(group: dict[str, Any]) -> str:
     name = f"group {group['group']} ({', '.join(group['queues'])})" if group["group"] else "other queues"
     limits = "" if group["min"] == group["max"] else f", from {group['min']} to {group['max']}"
     return f"{name}: {counted(group['count'], 'worker')}{limits}"
+
+
+def _limit_line(limit: dict[str, Any]) -> str:
+    reached = "" if limit["reached"] is None else "; no more now"
+    return f"limit of {limit['of']} {limit['name']}: {limit['limit']}{reached}"
 
 
 def _worker_row(worker: dict[str, Any], present: Present) -> list[Any]:

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 
 from supervisor.client import tracing
 from supervisor.client.by_filter import ByFilter, Change
-from supervisor.client.client import AnyJob, Client, Enqueuer
+from supervisor.client.client import Client, Enqueuer
 from supervisor.client.ended_jobs import Wait, value_of
+from supervisor.client.new_jobs import AnyJob
 from supervisor.client.shared_looks import SharedLooks
+from supervisor.client.workflow import AsyncWorkflow, Batch
 from supervisor.config.settings import Settings
 from supervisor.stores.records import EnqueueRow
 
@@ -52,6 +54,25 @@ class AsyncClient(Enqueuer[Coroutine[Any, Any, int]], ByFilter[Coroutine[Any, An
     async def enqueue_many(self, jobs: Iterable[AnyJob], *, connection: Any = None) -> list[int]:
         """Enqueue jobs, all or nothing, as Client.enqueue_many does. The jobs are checked in the thread."""
         return await self._run(lambda: self._client.enqueue_many(jobs, connection=connection))
+
+    def workflow(self, *, connection: Any = None) -> AsyncWorkflow:
+        """Return a workflow to add jobs to, for `async with`; see Client.workflow."""
+        return AsyncWorkflow(self._settings, lambda batch: self._run(self._client._enqueue, batch, connection))
+
+    async def enqueue_batch(
+        self, jobs: Iterable[AnyJob], *, on_success: str | AnyJob | None = None,
+        on_finished: str | AnyJob | None = None, connection: Any = None,
+    ) -> Batch:  # fmt: skip
+        """Enqueue jobs, and jobs that run after them, as Client.enqueue_batch does."""
+        return await self._run(
+            lambda: self._client.enqueue_batch(
+                jobs, on_success=on_success, on_finished=on_finished, connection=connection
+            )
+        )
+
+    async def counts(self, ids: Iterable[int]) -> dict[str, int]:
+        """Return how many of these jobs are in each state, as Client.counts does."""
+        return await self._run(self._client.counts, ids)
 
     async def job(self, id: int) -> dict[str, Any] | None:
         """Return the job as `supervisor jobs show --json` prints it; None if there is none."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from operator import index
+from typing import Any, NoReturn, SupportsIndex
 
 from supervisor.errors import InvalidJob
-from supervisor.stores.extras import MAX_PARENTS, MAX_TAGS, NO_EXTRAS, UNFINISHED, WAITING, Extras
+from supervisor.stores.extras import MAX_PARENTS, MAX_TAGS, NO_EXTRAS, UNFINISHED, WAITING, Extras, Place
 from supervisor.stores.records import microseconds
 from supervisor.text.names import NAME, is_name
 from supervisor.text.strict_json import MAX_INTEGER
@@ -78,10 +79,14 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
 def _ids(key: str, value: Any) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) > MAX_PARENTS:
         _wrong(key, f"a list of at most {MAX_PARENTS} ids of jobs", value)
-    for each in value:
-        if isinstance(each, bool) or not isinstance(each, int) or not 0 < each <= MAX_INTEGER:
-            _wrong(key, "a list of ids of jobs", value)
-    return tuple(dict.fromkeys(int(each) for each in value))
+    return tuple(dict.fromkeys(each if isinstance(each, Place) else _id(key, each) for each in value))
+
+
+def _id(key: str, value: Any) -> int:
+    """Return an id, also that of a job of a workflow."""
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool) or not 0 < index(value) <= MAX_INTEGER:
+        _wrong(key, "a list of ids of jobs", value)
+    return index(value)
 
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {

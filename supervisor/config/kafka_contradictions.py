@@ -25,6 +25,13 @@ def kafka_contradictions(settings: Settings) -> Iterator[Contradiction]:
     yield from _times(store)
     yield from _dead_letter_topics(settings, store)
     yield from _queues(settings, store)
+    for of, sections in (("queues", settings.queues), ("handlers", settings.handlers)):
+        for name, section in sections.items():
+            if section.limit is not None:
+                message = (
+                    "expected no limit with a Kafka store, whose supervisors share nothing that could count their jobs"
+                )
+                yield Contradiction((of, name, "limit"), message)
 
 
 def _times(store: KafkaSettings) -> Iterator[Contradiction]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from supervisor.config import types as kind
 from supervisor.config.control_groups import usable_cpus
 from supervisor.config.diagnostics import write_keys
+from supervisor.config.job_limits import JobLimitSettings
 from supervisor.config.kafka import (
     DEAD_LETTER_TOPIC,
     DEFAULT_GRACE,
@@ -179,6 +180,7 @@ class LeaseSettings(Section):
 
 class QueueSettings(Section):
     retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
+    limit: JobLimitSettings | None = setting(One(JobLimitSettings), default=None)
     group_shares: Mapping[str, float] = setting(kind.shares, default_factory=dict)
 
 
@@ -189,7 +191,7 @@ class RlimitSettings(Section):
 
 
 class HandlerSettings(Section):
-    """The settings of one handler. `queue` is the queue of its jobs that name none; @handler takes all others as options."""
+    """The settings of one handler. `queue` is the queue of its jobs that name none; @handler takes all others but `limit` as options."""
 
     timeout: float | None = setting(kind.limit, default=None)
     max_retries: int | None = setting(kind.whole(0, MAX_RETRIES), default=None)
@@ -201,6 +203,7 @@ class HandlerSettings(Section):
     queue: str | None = setting(kind.optional(kind.queue_name), default=None)
     nice: int | None = setting(kind.whole(0, 19), default=None)
     rlimits: RlimitSettings | None = setting(One(RlimitSettings), default=None)
+    limit: JobLimitSettings | None = setting(One(JobLimitSettings), default=None)
 
     @property
     def resources(self) -> dict[str, Any]:
@@ -370,16 +373,13 @@ class Settings(Section):
             cancel_grace=workers.cancel_grace,
         )
         decorated = HandlerSettings(**{key: options[key] for key in HandlerSettings.settings if key in options})
-        return self.handlers.get(handler, _NOTHING).over(decorated.over(general))
+        return self.handlers.get(handler, HandlerSettings()).over(decorated.over(general))
 
     def policy(self, handler: str, queue: str, found: Mapping[str, HandlerInfo]) -> Policy:
         """Return the policy of a handler's jobs in a queue; `found` are the handlers of the plugins."""
         settings = self.handler_settings(handler, queue, found[handler].options if handler in found else {})
         assert settings.max_retries is not None and settings.backoff is not None
         return Policy(settings.max_retries, settings.backoff.curve, settings.timeout, settings.heartbeat_timeout)
-
-
-_NOTHING = HandlerSettings()
 
 
 def absolute(path: Path) -> Path:

@@ -6,6 +6,7 @@ In a file a duration or a size needs a unit, and is never null; in Python a numb
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from ipaddress import ip_address
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from supervisor.config.section import Kind, Place, is_none
 from supervisor.text.names import NAME, is_name
-from supervisor.text.units import DURATION, SIZE, parse_duration, parse_size
+from supervisor.text.units import DURATION, SIZE, format_duration, parse_duration, parse_size
 
 T = TypeVar("T")
 
@@ -111,6 +112,31 @@ jitter: Kind[str | float] = or_text(
 max_in_flight: Kind[str | int | None] = or_text(
     "half", otherwise=or_none(whole(1, 100_000), "expected half, none, or a whole number from 1 to 100000")
 )
+
+
+class Rate(NamedTuple):
+    """At most `claims` within any time of `per` seconds."""
+
+    claims: int
+    per: float
+
+    def __str__(self) -> str:
+        return f"{self.claims}/{format_duration(self.per).replace(' ', '')}"
+
+
+MAX_RATE = 1_000_000
+
+
+def rate(value: Any, place: Place | None) -> Rate:
+    """Return a rate such as 100/1m."""
+    if isinstance(value, Rate):
+        return value
+    number, _, per = value.partition("/") if isinstance(value, str) else ("", "", "")
+    number = number.strip()
+    if number.isascii() and number.isdecimal() and 1 <= int(number[:20]) <= MAX_RATE:
+        with suppress(ValueError):
+            return Rate(int(number), parse_duration(per.strip()))
+    raise ValueError(f"expected a number from 1 to {MAX_RATE} and a duration, such as 100/1m")
 
 
 def factor(value: Any, place: Place | None) -> float:

@@ -14,6 +14,7 @@ from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.leases import Leases
 from supervisor.engine.limits import Limits
 from supervisor.engine.shares import TokenBucket, retries_limit, share_out
+from supervisor.stores.job_limits import JobLimits
 from supervisor.stores.records import ClaimRequest, Resolve, Waiting
 from supervisor.workers.pool import Pool
 from supervisor.workers.worker_group import OTHERS
@@ -46,6 +47,9 @@ class Demand(NamedTuple):
     # If there are groups of workers: the demand of each, of which the capacity is the sum, and the group of each queue that is in one.
     groups: Mapping[str, Demand] = MappingProxyType({})
     group_of: Mapping[str, str] = MappingProxyType({})
+    # The limits of jobs, if there are any, and how many jobs could be started at once.
+    job_limits: JobLimits | None = None
+    to_start: int = 0
 
     def requests(self, waiting: Mapping[str, Waiting], more: bool = False) -> list[ClaimRequest]:
         """Return the requests for a claim, if these jobs are ready in the store, and with `more` further ones behind them: then
@@ -167,9 +171,20 @@ class ClaimPlanner:
         # A worker that is idle after a dispatch can start none of the buffered jobs.
         return max(room if room >= min(target // 2, at_once) else 0, idle - wanted)
 
-    def demand(self, capacity: int, by_group: Mapping[str, int] = NONE) -> Demand:
-        """Return the demand for so many jobs, besides those that are being claimed for each group. Each may have more than its room
-        by what exceeds the sum of these."""
+    def demand(self, capacity: int, by_group: Mapping[str, int] = NONE, to_start: int = 0) -> Demand:
+        """Return the demand for so many jobs, besides those that are being claimed for each group, and those of these `to_start` at
+        once. Each may have more than its room by what exceeds the sum of these."""
+        demand, limits = self._demand_of_groups(capacity, by_group), self._config.job_limits
+        return demand if limits is None else demand._replace(job_limits=limits, to_start=self.to_start(to_start))
+
+    def to_start(self, wanted: int = 0) -> int:
+        """Return how many jobs workers could start at once, besides the `wanted` ones. A worker that is idle after a dispatch can
+        start none of the buffered jobs."""
+        free = sum(group.idle_count() + group.to_come() for group in self._pool.groups.values())
+        free += self._pool.async_workers.room() if self._config.async_handlers else 0
+        return max(0, free - wanted)
+
+    def _demand_of_groups(self, capacity: int, by_group: Mapping[str, int]) -> Demand:
         if not self._config.group_of:
             return self._demand(OTHERS, capacity, max(0, self._async_room()) if self._config.async_handlers else None)
         rooms, async_rooms = self._rooms(by_group), self._async_rooms()

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from supervisor.config.retries import BudgetSettings
-from supervisor.engine.current_config import CurrentConfig
+from supervisor.engine.current_config import CurrentConfig, freed_queues
 from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.leases import LeaseKey, Leases
 from supervisor.engine.limits import Limits
@@ -79,6 +79,10 @@ class RetryDecider:
         claims = {lease[:2] for lease in leases}
         for queue in {lease.queue for lease in leases} & self._budgets.keys():
             self._budgets[queue].refund(claims)
+
+    def freed(self, outcomes: Sequence[Outcome]) -> frozenset[str]:
+        """Return the queues in which jobs that a limit holds back may go on after these outcomes."""
+        return freed_queues(self._config.job_limits, outcomes)
 
     def spent_budgets(self) -> list[str]:
         """Return the queues whose retries wait for the max of their backoff now."""
@@ -273,7 +277,7 @@ class Committer:
         if batch:
             age = self._now() - at
             self._bus.emit(JobsSettled(batch, age))
-            self._on_settled(summary(batch, age, ready))
+            self._on_settled(summary(batch, age, ready | self._decider.freed(batch)))
 
     def _report_stale(self, leases: Sequence[Lease]) -> None:
         """Report each lease once: an extend or a check may have found it stale before."""

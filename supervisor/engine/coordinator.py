@@ -16,6 +16,7 @@ from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import JobBuffers
 from supervisor.engine.fetcher import Fetcher, Intake
 from supervisor.engine.group_shares import GroupShares
+from supervisor.engine.held_back import HeldBackRelease
 from supervisor.engine.job_reports import JobReports
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
@@ -92,7 +93,8 @@ class Coordinator:
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,
-            SinkWatch(writer, bus, now), GroupShares(writer, config), clock, self.tasks,
+            SinkWatch(writer, bus, now), GroupShares(writer, config), clock, HeldBackRelease(writer, config, self._recovered),
+            self.tasks,
         )  # fmt: skip
         self.jobs_ended, self.job_wrote, self.prune = committer.jobs_ended, leases.job_wrote, pruner.prune
         self.recover, self.jobs_reclaimed = self.recovery.recover_all, self.fetcher.jobs_reclaimed
@@ -111,6 +113,7 @@ class Coordinator:
         notification_fd = self._store.notification_fd()
         if notification_fd is not None:
             self._loop.add_reader(notification_fd, self.store_notified)
+        self.self_report.limits_reached = self.fetcher.limits_reached
         self.lease_keeper.start()
         self.watchdog.start()
         self.limit_watch.watch(self.settings.workers)
@@ -119,6 +122,7 @@ class Coordinator:
         self.pool.open(backend, self)
         self.unknown_handlers.serve(self.config.handlers.keys())
         self.fetcher.open()
+        self._maintenance.release_held_back_soon()
 
     # reports of the parts
 
@@ -211,6 +215,7 @@ class Coordinator:
         self.pool.async_workers.options = self.config.async_options
         self.pool.renew(backend)
         self._maintenance.release_unserved_soon()
+        self._maintenance.release_held_back_soon()
         self.fetcher.notify()
 
     async def until_gone(self, backend: WorkerBackend) -> None:

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from supervisor.config.contradictions import handler_problems
+from supervisor.config.job_limits import JobLimitSettings
 from supervisor.config.misspelt import name_warnings
 from supervisor.config.schedules_in_force import schedules_of
 from supervisor.config.settings import Settings
 from supervisor.config.without_effect import without_effect
 from supervisor.events import Bus, ConfigWarning, PluginFailed, PluginLoaded, PluginWarning
 from supervisor.handlers import HandlerInfo
+from supervisor.jobs import Outcome
 from supervisor.plugins.reports import SourceReport, nothing_served
-from supervisor.stores.records import Resolve
+from supervisor.stores.job_limits import JobLimits, Limit
+from supervisor.stores.records import Resolve, microseconds
 from supervisor.workers.async_workers import AsyncOptions
 
 MAX_POLICIES = 1000
@@ -42,6 +45,7 @@ class CurrentConfig:
         self.schedules = schedules_of(settings, handlers)
         self.group_of = {queue: name for name, it in settings.workers.served_groups.items() for queue in it.queues}
         self.async_handlers = frozenset(name for name, info in handlers.items() if info.is_async)
+        self.job_limits = job_limits(settings)
         of_own_settings = lru_cache(MAX_POLICIES)(lambda handler, queue: settings.policy(handler, queue, handlers))
         own = settings.queues
         self.resolve = lambda handler, queue: of_own_settings(handler, queue if queue in own else _ANY_OTHER_QUEUE)
@@ -68,6 +72,27 @@ class CurrentConfig:
             for report in reports
             if report.error is not None and report.source in served
         )
+
+
+def job_limits(settings: Settings) -> JobLimits | None:
+    """Return the limits of queues and handlers; None if there are none."""
+    queues = {name: _limit(it.limit) for name, it in settings.queues.items() if it.limit is not None and it.limit.text}
+    handlers = {
+        name: _limit(it.limit) for name, it in settings.handlers.items() if it.limit is not None and it.limit.text
+    }
+    return JobLimits(queues, handlers) if queues or handlers else None
+
+
+def _limit(settings: JobLimitSettings) -> Limit:
+    claims, per = settings.rate or (None, 0.0)
+    return Limit(settings.running, claims, microseconds(per))
+
+
+def freed_queues(limits: JobLimits | None, outcomes: Sequence[Outcome]) -> frozenset[str]:
+    """Return the queues in which jobs that a limit holds back may go on after these outcomes."""
+    if limits is None:
+        return frozenset()
+    return frozenset(it.lease.queue for it in outcomes if limits.counts(it.lease.queue, it.lease.handler))
 
 
 def emit_config_events(bus: Bus, reports: Sequence[SourceReport], settings: Settings) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 from supervisor.engine.claim_planner import ClaimPlanner, Demand
+from supervisor.engine.claim_timers import ClaimTimers
 from supervisor.engine.committer import Committer
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
@@ -21,14 +24,17 @@ from supervisor.engine.suspects import Suspects
 from supervisor.engine.unknown_handlers import HEAD_START, UnknownHandlers
 from supervisor.events import Bus, JobsClaimed, JobsExpired, QueueDepths
 from supervisor.jobs import LEASE_EXPIRED_COUNT, LEASE_HANDLER, LEASE_TIER, ExpiredJob, Lease, Tier
-from supervisor.retry import SUSPECT, GrowingDelay
+from supervisor.retry import SUSPECT
+from supervisor.stores.job_limits import RUNNING, JobLimits
+from supervisor.stores.limited_claims import LimitedClaim
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import Waiting, by_queue_and_tier
 
 MAX_PROMOTED = 1000
 MAX_UNKNOWN = 1000
-FIRST_LOOK = 0.1
-"""Seconds until the next look for jobs that other supervisors were claiming; they double after each look in vain."""
+
+
+NO_CLAIM = LimitedClaim([], Counter())
 
 
 class Claimed(NamedTuple):
@@ -39,6 +45,14 @@ class Claimed(NamedTuple):
     newly_ready: frozenset[tuple[str, int]] = frozenset()  # queues and tiers, by this claim
     behind: str | None = None  # if jobs wait in other queues too: `waiting` has those from behind this one to its last
     expired: Sequence[ExpiredJob] = ()  # cancelled by the look before this claim
+    again: bool = False  # there may be jobs that this claim has not reached
+    depths: Mapping[str, Waiting] | None = None  # if limits hold jobs back, all that are ready: `waiting` lacks those
+    limits_reached: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def left_by_limits(self) -> bool:
+        """Whether it has left jobs although limits allowed them, since no worker could start them."""
+        return self.depths is not None and sum(map(sum, self.waiting.values())) > len(self.leases)
 
     @property
     def asked(self) -> bool:
@@ -62,6 +76,11 @@ class Claim:
     cancelled: bool = False
 
     @property
+    def to_start(self) -> int:
+        """The maximum of jobs under limits that it claims."""
+        return self._demand.to_start
+
+    @property
     def by_group(self) -> dict[str, int]:
         return {name: part.capacity for name, part in self._demand.groups.items()}
 
@@ -74,10 +93,35 @@ class Claim:
             settings.workers.queues, MAX_PROMOTED, stay=not self._demand.capacity
         )
         due = None if due_in is None else self._now() + due_in  # now, since a commit may take long
+        seen = Claimed([], waiting, due, newly_ready=newly_ready, behind=behind if more else None, expired=expired)
+        if self._demand.job_limits is not None:
+            return self._claim_limited(store, seen, self._demand.job_limits)
         requests = self._demand.requests(waiting, more)
         leases = store.claim(requests, settings.lease.ttl, self._demand.resolve) if requests else []
-        missed = bool(requests) and not leases
-        return Claimed(leases, waiting, due, missed, newly_ready, behind if more else None, expired)
+        return seen._replace(leases=leases, missed=bool(requests) and not leases)
+
+    def _claim_limited(self, store: Store, seen: Claimed, limits: JobLimits) -> Claimed:
+        """Claim as far as the limits allow it. Jobs that they hold back do not count as waiting."""
+        demand, settings = self._demand, self._demand.settings
+        allowance = store.allowance(limits, settings.workers.queues)
+        waiting = allowance.claimable(seen.waiting)
+        now = allowance.startable(waiting, demand.to_start)
+        requests = allowance.asked(demand.requests(now, seen.behind is not None), demand.to_start)
+        claim = NO_CLAIM
+        if requests:
+            claim = store.claim_limited(requests, settings.lease.ttl, demand.resolve, allowance, demand.to_start)
+        left = {
+            queue: Waiting(it.fresh - claim.held[queue, Tier.FRESH], it.retries - claim.held[queue, Tier.RETRY])
+            for queue, it in waiting.items()
+        }
+        in_vain = bool(requests) and not claim.leases and not claim.held
+        due = seen.due
+        if (wait := allowance.next_claim) is not None:
+            due = self._now() + wait if due is None else min(due, self._now() + wait)
+        return seen._replace(
+            leases=claim.leases, waiting=left, due=due, missed=claim.busy or in_vain, again=claim.more, depths=seen.waiting,
+            limits_reached=allowance.reached,
+        )  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -134,66 +178,6 @@ class Intake:
         self._buffers.requeue(self._leases.held_of(leases))
 
 
-class ClaimTimers:
-    """Calls `look` at regular intervals, since a notification may be lost, and again after a claim that missed the jobs; calls
-    `look_for_due` when a scheduled job is due."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        poll: float,
-        *,
-        look: Callable[[], None],
-        look_for_due: Callable[[], None],
-    ) -> None:
-        self._loop = loop
-        self._poll_interval = poll
-        self._look = look
-        self._look_for_due = look_for_due
-        self._due: asyncio.TimerHandle | None = None
-        self._again: asyncio.TimerHandle | None = None
-        self._again_delay = GrowingDelay(FIRST_LOOK, poll)
-
-    def start(self) -> None:
-        self._loop.call_later(self._poll_interval, self._poll)
-
-    def _poll(self) -> None:
-        self.start()
-        self._look()
-
-    @property
-    def next_due(self) -> float | None:
-        """The time (of the loop) at which a scheduled job is known to be due, if any is."""
-        return None if self._due is None else self._due.when()
-
-    def due_at(self, when: float) -> None:
-        """Look at this time (of the loop), if not before."""
-        if self._due is None or when < self._due.when():
-            if self._due is not None:
-                self._due.cancel()
-            self._due = self._loop.call_at(when, self._come_due)
-
-    def _come_due(self) -> None:
-        self._due = None
-        self._look_for_due()
-
-    def claim_missed(self) -> None:
-        """Look again after a delay: there were jobs, and other supervisors had locked them all, but may not keep them."""
-        if self._again is None:
-            self._again = self._loop.call_later(self._again_delay.next(), self._look_again)
-
-    def claim_did_not_miss(self) -> None:
-        """Forget the looks in vain: after the next one, the first delay is the shortest again."""
-        self._again_delay.reset()
-        if self._again is not None:
-            self._again.cancel()
-            self._again = None
-
-    def _look_again(self) -> None:
-        self._again = None
-        self._look()
-
-
 class Fetcher:
     """Decides when to claim. `pump` is called whenever something has changed, and never waits."""
 
@@ -219,6 +203,8 @@ class Fetcher:
         self._groups_left: frozenset[str] | None = None
         self._pump_scheduled = False
         self._held_back_since: float | None = None
+        self.limits_reached: dict[str, str] = {}
+        """The limits that allowed no claim at the last one, and why."""
         self.claimed_at: float | None = None
         """When the store last answered a claim, by the loop's clock."""
 
@@ -319,7 +305,8 @@ class Fetcher:
         overtaking = not want or self._view.change is Change.CAME_DUE
         self._view.claim_begins()
         unknown = min(MAX_UNKNOWN, 2 * self._intake.only_unknown) if want else 0
-        demand = self._planner.demand(want + unknown, self._claims[0].by_group if self._claims else {})
+        under_way = self._claims[0].to_start if self._claims else 0
+        demand = self._planner.demand(want + unknown, self._claims[0].by_group if self._claims else {}, under_way)
         claim = Claim(demand, self._loop.time, want, want if unknown else None, overtaking, self._loop.time())
         self._claims.append(claim)
         claimed = self._writer.submit(claim, Purpose.CLAIM, lambda claimed: claimed.asked)
@@ -333,6 +320,10 @@ class Fetcher:
         if error is not None:
             raise error
         claimed, self.claimed_at = future.result(), self._loop.time()
+        self.limits_reached.clear()
+        self.limits_reached.update(claimed.limits_reached)
+        if claimed.again:
+            self._view.notified()
         self._note_left_in_store(claimed)
         if claimed.expired:
             self._bus.emit(JobsExpired(claimed.expired))
@@ -352,6 +343,13 @@ class Fetcher:
         if claimed.due is not None:
             self.timers.due_at(claimed.due + (HEAD_START if self._intake.only_unknown else 0.0))
         self.pump()
+        if claimed.left_by_limits and len(claimed.leases) >= claim.to_start:
+            self._claim_for_idle_workers()
+
+    def _claim_for_idle_workers(self) -> None:
+        """Claim again if workers have become idle since the claim before, which has left jobs for them."""
+        if not self._claims and not self.closed and self._planner.to_start() > 0:
+            self.notify()
 
     def _note_left_in_store(self, claimed: Claimed) -> None:
         taken = by_queue_and_tier(claimed.leases)
@@ -370,7 +368,9 @@ class Fetcher:
         seen_all = claimed.behind is None and not self._view.change
         self._groups_left = self._buffers.groups_left() if seen_all else None
         self._view.claim_ended(brought=bool(claimed.leases), left=any_left)
-        depths = {queue: (ready.fresh, ready.retries) for queue, ready in claimed.waiting.items()}
+        if RUNNING in claimed.limits_reached.values():
+            self._view.released()  # the end of a job here may make room: then its settle and the claim share a commit
+        depths = {queue: (ready.fresh, ready.retries) for queue, ready in (claimed.depths or claimed.waiting).items()}
         self._bus.emit(QueueDepths(depths | dict.fromkeys(gone, (0, 0)), claimed.behind is not None))
 
     def _make_way_for(self, leases: Sequence[Lease]) -> None:

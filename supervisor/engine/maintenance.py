@@ -14,6 +14,7 @@ from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.dispatcher import Dispatcher
 from supervisor.engine.fairness import JobBuffers, QueueBuffers
 from supervisor.engine.group_shares import GroupShares
+from supervisor.engine.held_back import HeldBackRelease
 from supervisor.engine.lease_keeper import LeaseKeeper
 from supervisor.engine.leases import Leases
 from supervisor.engine.presence import Announcer
@@ -157,7 +158,8 @@ class Maintenance:
     def __init__(
         self, writer: Writer, pool: Pool, leases: Leases, lease_keeper: LeaseKeeper, recovery: Recovery,
         buffers: JobBuffers, dispatcher: Dispatcher, committer: Committer, announcer: Announcer, pruner: Pruner,
-        repairer: Repairer, sinks: SinkWatch, shares: GroupShares, clock: WallClock, tasks: BackgroundTasks,
+        repairer: Repairer, sinks: SinkWatch, shares: GroupShares, clock: WallClock, held_back: HeldBackRelease,
+        tasks: BackgroundTasks,
     ) -> None:  # fmt: skip
         self._writer = writer
         self._pool = pool
@@ -175,6 +177,7 @@ class Maintenance:
         self._pruning = SingleTask(tasks, pruner.prune_when_due)
         self._repairing = SingleTask(tasks, repairer.repair)
         self._looking_at_sinks = SingleTask(tasks, sinks.look)
+        self._releasing_held_back = SingleTask(tasks, held_back.release)
         self._writing_shares = SingleTask(tasks, shares.write)
         self._releasing_unserved = SingleTask(tasks, self._release_unserved)
 
@@ -194,11 +197,16 @@ class Maintenance:
             self._pruning.start()
         if self._periods % REPAIR_PERIODS == 0:
             self._repairing.start()
+            self._releasing_held_back.start()
         if self._periods % SINK_PERIODS == 0:
             self._looking_at_sinks.start()
         self._committer.retry_locked()
         if self._periods % RETRY_REFUSED_PERIODS == 0:
             self._committer.retry_refused()
+
+    def release_held_back_soon(self) -> None:
+        """Release the jobs that are held back for limits which are not set any more."""
+        self._releasing_held_back.start()
 
     def release_unserved_soon(self) -> None:
         """Release the buffered jobs of queues that are paused, or no longer served here."""

@@ -138,7 +138,7 @@ class Recovery:
         accepted = [outcome for outcome in outcomes if outcome.lease.id not in stale]
         if accepted:
             self._bus.emit(LeasesRecovered(accepted))
-            self._on_recovered(summary(accepted))
+            self._on_recovered(summary(accepted, unblocked=self._decider.freed(accepted)))
         return len(accepted)
 
 

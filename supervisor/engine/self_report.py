@@ -28,6 +28,7 @@ STARTING_SECONDS = 10.0
 """A worker that is not ready after so long is reported."""
 MAX_PROBLEMS = 50
 MAX_HANDLERS = 1000  # that are announced; more are left unknown
+MAX_LIMITS = 200  # that are announced
 MAX_MESSAGE = 500
 REFUSED = "refused"
 """Of problems of a reload."""
@@ -49,6 +50,8 @@ class SelfReport:
     _now: Callable[[], float]
     failing_sinks: Mapping[str, str] = field(default_factory=dict)
     """The last error of each sink that refuses dead letters; the publisher keeps it."""
+    limits_reached: Mapping[str, str] = field(default_factory=dict)
+    """The limits that allowed no claim at the last one, and why; the fetcher keeps it."""
     schedules: Callable[[], Iterable[str]] = tuple
     """Returns the names of the schedules that fire here."""
     store: Reports | None = None
@@ -76,6 +79,7 @@ class SelfReport:
             "spent_budgets": self._decider.spent_budgets(),
             "failing_sinks": {sink: shown(error) for sink, error in islice(self.failing_sinks.items(), MAX_PROBLEMS)},
             "runs_alone": self._suspects.alone,
+            "limits": self._limits(),
             **({} if self.store is None else self.store.about()),
         }
 
@@ -126,6 +130,16 @@ class SelfReport:
                 "max": group.size.max,
             }
             for name, group in self._pool.groups.items()
+        ]
+
+    def _limits(self) -> list[dict[str, Any]]:
+        settings, limits = self._config.settings, self._config.job_limits
+        named = [] if limits is None else [("queue", it, settings.queues[it].limit) for it in limits.queues]
+        named += [] if limits is None else [("handler", it, settings.handlers[it].limit) for it in limits.handlers]
+        return [
+            {"of": of, "name": name, "limit": limit.text, "reached": self.limits_reached.get(f"{of} {name}")}
+            for of, name, limit in named[:MAX_LIMITS]
+            if limit is not None
         ]
 
     def _plugins(self) -> list[Problem]:

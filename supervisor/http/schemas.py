@@ -50,11 +50,13 @@ FAILURE: Schema = {
     },
 }  # fmt: skip
 PROGRESS = an_object(done=ANY, total=ANY, message=TEXT_OR_NULL, attempt=WHOLE, at=TIME_OR_NULL)
+RELATIVE = an_object(id=WHOLE, handler=TEXT_OR_NULL, state=TEXT_OR_NULL, waits=FLAG)
 JOB = an_object(
     id=WHOLE, handler=TEXT, payload=ANY, queue=TEXT, priority=WHOLE,
     state={"type": "string", "enum": [state.value for state in JobState]}, attempt=WHOLE, retries=COUNT,
     max_retries=WHOLE_OR_NULL, due_at=TIME, created_at=TIME, started_at=TIME_OR_NULL, finished_at=TIME_OR_NULL, result=ANY,
     headers=ANY, unique=TEXT_OR_NULL, key=TEXT_OR_NULL, group=TEXT_OR_NULL, after=listed(WHOLE), tags=TEXTS,
+    parents=or_null(listed(RELATIVE)), children=or_null(listed(RELATIVE)),
     expires_at=TIME_OR_NULL, key_held_by=or_null(an_object(id=WHOLE, state=TEXT)), errors=listed(ref("Failure")), dead_letter=or_null({"enum": ["pending", "delivered"]}),
     missing_sinks=TEXTS, expired_count=COUNT, snoozes=COUNT, snoozed_until=TIME_OR_NULL, progress=or_null(ref("Progress")),
     log=or_null(an_object(attempt=WHOLE, skipped=COUNT, lines=TEXTS)),
@@ -80,12 +82,13 @@ PARTITION = an_object(
     topic=TEXT, partition=COUNT, committed=or_null(COUNT), lag=or_null(COUNT), undone=or_null(COUNT), oldest=or_null(COUNT),
     job_id=WHOLE_OR_NULL, held_for=or_null(NUMBER),
 )  # fmt: skip
+LIMIT = an_object(of=TEXT, name=TEXT, limit=TEXT, reached=TEXT_OR_NULL)
 SUPERVISOR = an_object(
     owner=TEXT, host=TEXT, pid=WHOLE, state=TEXT, seen_at=TIME, in_flight=COUNT, lease_until=TIME_OR_NULL,
     workers=listed(ref("Worker")), sinks=TEXTS, queues=or_null(TEXTS), handlers=or_null(TEXTS), async_handlers=TEXTS, schedules=TEXTS,
     groups=listed(GROUP), lease_ttl=or_null(NUMBER), problems=listed(ref("Problem")), missing_handlers=TEXTS,
     held_retries=TEXTS, spent_budgets=TEXTS, failing_sinks={"type": "object", "additionalProperties": TEXT},
-    runs_alone=WHOLE_OR_NULL, partitions=listed(PARTITION),
+    runs_alone=WHOLE_OR_NULL, partitions=listed(PARTITION), limits=listed(LIMIT),
 )  # fmt: skip
 PLUGIN = an_object(
     source=TEXT, hooks=TEXTS, error=TEXT_OR_NULL, line=WHOLE_OR_NULL, traceback=TEXT, warnings=TEXTS,

@@ -33,6 +33,10 @@ class Extras(NamedTuple):
 NO_EXTRAS = Extras()
 
 
+class Place(int):
+    """A parent that is in the same batch as its child: -1 - n for the job at place n."""
+
+
 class ExistingId(int):
     """The id of a job that was there before: its unique key kept the enqueue from adding another."""
 

@@ -126,6 +126,18 @@ def lacks_handler(handler: str, claimer: Row) -> Problem:
     )
 
 
+def limit_of(job: Row, supervisors: Sequence[Row], reached: bool = False) -> str | None:
+    """Return for which limit of its queue or handler a job waits, one that is `reached` as these supervisors know, or any of its
+    handler."""
+    names = [("handler", job["handler"]), *([("queue", job["queue"])] if reached else [])]
+    for it in (it for each in supervisors for it in each["limits"]):
+        if (it["of"], it["name"]) in names and (it["reached"] or not reached):
+            key = f"{it['of']}s.{it['name']}.limit"
+            does = "no more may be claimed now" if it["reached"] == "rate" else "no more may run now"
+            return f"{it['of']} {it['name']} has the limit {it['limit']}, and {does}: wait, or raise {key}"
+    return None
+
+
 def problems(status: Row, configured: Container[str] = ()) -> list[Problem]:
     """Return the problems of a status (as `Queries.stats`), those that stop most jobs first. `configured` are the sinks of the
     config in use."""

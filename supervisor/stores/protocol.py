@@ -17,7 +17,9 @@ from supervisor.config.settings import DlqSettings, RetentionSettings
 from supervisor.events import MAX_COUNTED, Event
 from supervisor.jobs import JobState, Lease, Outcome
 from supervisor.stores.groups import Shares
+from supervisor.stores.job_limits import Allowance, JobLimits
 from supervisor.stores.job_reports import JobReport
+from supervisor.stores.limited_claims import LimitedClaim
 from supervisor.stores.oldest import OldestReady
 from supervisor.stores.problems import Problem
 from supervisor.stores.records import (
@@ -85,6 +87,25 @@ class Claims(Protocol):
     def make_due(self, handlers: Collection[str], within: float, limit: int) -> int:
         """Make due now up to `limit` of the jobs of these handlers that are scheduled for the next `within` seconds, have been claimed
         before, have no retries and do not snooze: they were released since their handler was missing. Return how many."""
+
+
+class LimitedClaims(Protocol):
+    """Claims of a supervisor that has limits. A store without them lacks this role: see `config.kafka_contradictions`."""
+
+    def allowance(self, limits: JobLimits, served: frozenset[str] | None) -> Allowance:
+        """Return what these limits allow, in the served queues."""
+
+    def claim_limited(
+        self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve, allowance: Allowance, room: int
+    ) -> LimitedClaim:
+        """Claim as `claim` does, as far as the limits of `allowance` allow it, and at most `room` jobs under limits. No more jobs are
+        in flight, and no more are claimed within a time, than they allow, whatever other supervisors with the same limits do.
+        Ready jobs of handlers that have reached their limits are blocked: they are held back until they are claimed by such a
+        call, or by `release_held`."""
+
+    def release_held(self, limited: Collection[str], served: frozenset[str] | None, limit: int) -> frozenset[str]:
+        """Make up to `limit` jobs ready that were held back in served queues and whose handlers are not `limited`. Return their
+        queues: empty if there was none."""
 
 
 class Settles(Protocol):
@@ -184,6 +205,9 @@ class Queries(Protocol):
         """Return how many of the first of these ids were read, at least one, and the jobs that exist among them, as `get` does. A
         store may read few at once if they are large."""
 
+    def counts_by_state(self, ids: Sequence[int]) -> dict[str | None, int]:
+        """Return how many of these jobs are in each state, by its name; None is for jobs that do not exist."""
+
     def ended(self, ids: Sequence[int]) -> list[int]:
         """Return, in their order, the ids whose job has ended, and those that no job has."""
 
@@ -267,6 +291,7 @@ class Store(
     Enqueues,
     Ownership,
     Claims,
+    LimitedClaims,
     Settles,
     Repairs,
     Recovers,

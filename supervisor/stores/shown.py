@@ -11,6 +11,7 @@ from supervisor.jobs import JobState
 from supervisor.stores.codes import STATES
 from supervisor.stores.extras import shown_extras
 from supervisor.stores.job_reports import shown_log, shown_progress
+from supervisor.stores.workflows import without_results
 from supervisor.text.strict_json import NotJSON, decode
 from supervisor.text.units import iso
 
@@ -51,7 +52,8 @@ class Shown(NamedTuple):
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
-    """The object that `supervisor jobs show --json` prints."""
+    """The object that `supervisor jobs show --json` prints. `parents` and `children` are added by
+    each store."""
     return {
         "id": job.id,
         "handler": job.handler,
@@ -67,8 +69,10 @@ def job_dict(job: Shown) -> dict[str, Any]:
         "started_at": iso(job.started_at),
         "finished_at": iso(job.finished_at),
         "result": None if job.result is None else readable(job.result),
-        "headers": {} if job.headers is None else readable(job.headers),
+        "headers": {} if job.headers is None else without_results(readable(job.headers)),
         **shown_extras(job.extras),
+        "parents": None,
+        "children": None,
         "expires_at": iso(job.expires_at),
         "key_held_by": None if job.key_holder is None else dict(zip(("id", "state"), job.key_holder, strict=True)),
         "errors": [{**error, "at": iso(error["at"])} for error in job.errors],

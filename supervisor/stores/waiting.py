@@ -12,6 +12,7 @@ from supervisor.stores.problems import (
     Present,
     Row,
     lacks_handler,
+    limit_of,
     missing_handler,
     name_of,
     no_supervisor,
@@ -20,6 +21,7 @@ from supervisor.stores.problems import (
     unserved,
 )
 from supervisor.stores.protocol import Store
+from supervisor.stores.workflows import waits_for_parents
 from supervisor.text.units import counted, format_duration
 
 UNFINISHED = (JobState.BLOCKED, JobState.SCHEDULED, JobState.READY, JobState.IN_FLIGHT)
@@ -35,7 +37,7 @@ def waiting_because(job: Row, status: Row, configured: Container[str] = ()) -> s
     if job["state"] == JobState.IN_FLIGHT:
         return _in_flight(job, present)
     if job["state"] == JobState.BLOCKED:
-        return _waits_for_others(job)
+        return _waits_for_others(job, status, present)
     if job["missing_sinks"]:
         return "; ".join(_not_accepted(sink, present, configured) for sink in job["missing_sinks"][:MAX_SINKS])
     if job["state"] not in UNFINISHED:
@@ -61,11 +63,15 @@ def with_reasons(
         yield {**job, "waiting_because": None if status is None else waiting_because(job, status, configured)}
 
 
-def _waits_for_others(job: Row) -> str:
-    """Return for which job a blocked one waits."""
+def _waits_for_others(job: Row, status: Row, present: Present) -> str:
+    """Return for which job, or for which limit, a blocked one waits."""
+    if (parents := waits_for_parents(job)) is not None:
+        return parents
     key, holder = job["key"], job["key_held_by"]
-    if holder is None:
-        return "the job that it has waited for has ended: wait a moment"
+    if holder is None or holder["id"] == job["id"]:
+        if (limit := _blocked(job, status, present) or limit_of(job, present.live)) is not None:
+            return limit
+        return "the job that it has waited for has ended, or a limit has been removed: wait a moment"
     id = holder["id"]
     if holder["state"] == JobState.FAILED:
         return (
@@ -168,6 +174,8 @@ def _ready(job: Row, status: Row, present: Present) -> str:
             f"{name_of(able[0])} starts no other job beside job {able[0]['runs_alone']}, which may have ended supervisors, "
             "until that has ended or has run for some time: wait, or cancel that job if it is what ends supervisors"
         )
+    if (limit := limit_of(job, able, reached=True)) is not None:
+        return limit
     queue = job["queue"]
     waiting = next(
         ((row["queue_size"], row["retry_queue_size"]) for row in status["queues"] if row["queue"] == queue), (0, 0)

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Unpack, overload
 
 from supervisor.client.by_function import job_of
-from supervisor.client.client import Options, enqueue_row
+from supervisor.client.new_jobs import Options, enqueue_row
 from supervisor.client.replacement import Replacement, replace_stores
 from supervisor.config.settings import Settings
 from supervisor.errors import JobFailed

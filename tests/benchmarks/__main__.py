@@ -36,6 +36,7 @@ ROWS = (
     "mixed",
     "fairness",
     "keys",
+    "limits",
     "unique",
     "groups",
     "async_jobs",

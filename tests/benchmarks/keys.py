@@ -31,12 +31,13 @@ def run(run: Run) -> None:
 def drained(jobs: int, keys: int) -> Mapping[str, float]:
     """Return jobs per second, as the row `drain` does."""
     with deployed(SUPERVISOR) as contender:
-        stamps = _enqueued(contender, jobs, keys)
+        stamps = enqueued(contender, jobs, keys)
         with contender.workers():
             return {RATE.name: rate(contender, jobs, stamps)}
 
 
-def _enqueued(contender: Contender, jobs: int, keys: int) -> Stamps:
+def enqueued(contender: Contender, jobs: int, keys: int) -> Stamps:
+    """Write the config and enqueue the jobs, with so many keys."""
     stamps = contender.stamps()
     options = [{"key": f"account:{number}"} for number in range(keys)] or [{}]
     noops = [{"handler": "noop", "payload": {"n": n}, **options[n % len(options)]} for n in range(jobs - LAST - 1)]

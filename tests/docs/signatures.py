@@ -9,7 +9,7 @@ from inspect import Parameter
 from typing import Any
 
 from supervisor.client.by_filter import Filter
-from supervisor.client.client import Options, checked
+from supervisor.client.new_jobs import Options, checked
 from supervisor.jobs import NewJob
 
 

@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import click
+import orjson
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -308,6 +309,13 @@ def _handle_order(plugin: Loaded) -> None:
     assert plugin.manager.handlers["handle_order"].function(job) == "order 5 at offset 17 of partition 2"
 
 
+def _sales(plugin: Loaded) -> None:
+    results = [orjson.dumps(plugin.call("fetch_sales", {"country": country})).decode() for country in ("de", "ita")]
+    given = {"ids": [1, 2], "failed": [], "results": results}
+    job = Job(7, "add_sales", headers={"supervisor.parents": given})
+    assert plugin.manager.handlers["add_sales"].function(job) == 5
+
+
 def _daily(plugin: Loaded) -> None:
     handler = plugin.manager.handlers["daily"]
     job = Job(7, "daily", headers={"schedule.name": "daily", "schedule.time": "2026-03-29T01:00:00.000000Z"})
@@ -320,6 +328,7 @@ CHECKS: Mapping[str, Callable[[Loaded], None]] = {
     "getting-started.md:plugins/thumbnails.py": _thumbnail,
     "getting-started.md:plugins/orders.py": _ship,
     "concepts/at-least-once.md:plugins/invoices.py": _invoice,
+    "guides/workflows.md:plugins/sales.py": _sales,
     "guides/handlers.md:plugins/billing.py": _send_invoice,
     "guides/handlers.md:plugins/pages.py": _fetch,
     "guides/handlers.md:plugins/payments.py": _charge,

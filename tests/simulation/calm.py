@@ -19,6 +19,8 @@ class CalmWorld(World):
     """Supervisors with one worker each, and bursts of jobs with silence between them. One of them serves all queues, and of
     the others each serves all or one."""
 
+    may_limit = False
+
     def __init__(self, seed: int) -> None:
         super().__init__(seed, HOURS, InMemory, NO_POLL)
         self.stormy = False

@@ -15,6 +15,9 @@ from supervisor.workers.blame import KillReason
 from tests.simulation.promises import holds
 from tests.simulation.turns import Turns
 
+LIMIT_OF_A, LIMIT_OF_SLOW = 3, 1
+"""The jobs that may be in flight at once in half of the histories: of queue a, and of the handler slow."""
+
 if TYPE_CHECKING:
     from tests.simulation.owner import Owner
     from tests.simulation.world import World
@@ -135,6 +138,15 @@ class Checks:
             holds(lease.retries == record.retries, "claimed with other retries:", lease, record)
             holds(record.queue not in self._world.paused, "claimed from a paused queue:", lease)
             record.state, record.token, record.bumped, record.owner = IN_FLIGHT, lease.token, False, owner.number
+        if self._world.limited:
+            self._keeps_to_the_limits()
+
+    def _keeps_to_the_limits(self) -> None:
+        in_flight = [*self._world.client.list_jobs(state=JobState.IN_FLIGHT, brief=True)]
+        of_a = sum(job["queue"] == "a" for job in in_flight)
+        slow = sum(job["handler"] == "slow" for job in in_flight)
+        holds(of_a <= LIMIT_OF_A and slow <= LIMIT_OF_SLOW, "more are in flight than the limits allow:", of_a, slow)
+        self.count["claims under limits"] += 1
 
     def _settle(self, owner: Owner, arguments: Any, stale: Sequence[int]) -> None:
         for outcome in arguments[0]:
@@ -215,7 +227,8 @@ class Checks:
             holds(record.snoozes <= MAX_SNOOZES, "snoozed beyond its limit:", outcome, record)
             self.count["snoozes"] += 1
         elif run is not None and run.end == "snoozed" and outcome.kind is Kind.FAILED:
-            holds(record.snoozes == MAX_SNOOZES, "its snooze has failed before its limit:", outcome, record)
+            refused = outcome.failure is not None and outcome.failure.cause is Cause.REFUSED
+            holds(refused or record.snoozes == MAX_SNOOZES, "its snooze has failed before its limit:", outcome, record)
         if outcome.counted:
             holds(outcome.state is JobState.SCHEDULED, "counted but not scheduled:", outcome)
             self.count["retries"] += 1
@@ -279,7 +292,7 @@ class Checks:
         counted: Counter[tuple[str, str]] = Counter()
         for id, job in jobs.items():
             record = self.records[id]
-            state = job["state"] if job["state"] not in ("ready", "scheduled") else WAITING
+            state = job["state"] if job["state"] not in ("ready", "scheduled", "blocked") else WAITING
             holds(state == record.state, "state in the store:", job["state"], record)
             holds(job["retries"] == record.retries, "retries in the store:", job["retries"], record)
             holds(job["snoozes"] == record.snoozes, "snoozes in the store:", job["snoozes"], record)
@@ -322,9 +335,14 @@ class Checks:
             since = self._without_lease.setdefault((run.id, run.token), now)
             holds(now - since <= self._world.longest_period * 2 + 3.0, "runs on without its lease:", run)
 
+    def _is_limited(self, record: Record) -> bool:
+        return self._world.limited and (record.queue == "a" or record.handler == "slow")
+
     def no_worker_idles(self) -> None:
         """A ready job has waited since the look before last, and all the while the same worker had nothing to do."""
-        waiting = [record for record in self.records.values() if self._has_waited(record)]
+        waiting = [
+            record for record in self.records.values() if self._has_waited(record) and not self._is_limited(record)
+        ]
         for owner in self._world.owners:
             for worker in owner.pool.workers.values() if owner.started else ():
                 oldest = self._oldest_for(owner, waiting, worker.pool.name) if owner.well else None

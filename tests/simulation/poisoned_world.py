@@ -13,6 +13,8 @@ LONGEST_ROUND = 24 * 3600.0
 
 
 class PoisonedWorld(World):
+    may_limit = False
+
     def run(self) -> None:
         self.stormy = False
         try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tests.simulation.owner import Owner
 
 NOTIFICATION_FD = 1
-WATCHED = ("claim", "settle", "recover", "claim_dead_letters", "mark_accepted")
+WATCHED = ("claim", "claim_limited", "settle", "recover", "claim_dead_letters", "mark_accepted")
 
 
 class FaultyStore:
@@ -39,7 +39,10 @@ class FaultyStore:
             if name == "settle":
                 self._refuse(arguments[0])
             result = call(*arguments)
-            self._done.append((name, arguments, result))
+            if name == "claim_limited":
+                self._done.append(("claim", arguments, result.leases))
+            else:
+                self._done.append((name, arguments, result))
             return result
 
         return watched

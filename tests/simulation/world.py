@@ -19,7 +19,7 @@ from supervisor.dead_letters.publisher import PublisherLimits
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.jobs import Lease
 from supervisor.stores.records import EnqueueRow
-from tests.simulation.checks import TERMINAL, Checks, Record
+from tests.simulation.checks import LIMIT_OF_A, LIMIT_OF_SLOW, TERMINAL, Checks, Record
 from tests.simulation.clock import Clock
 from tests.simulation.owner import Owner
 from tests.simulation.promises import Broken
@@ -47,7 +47,13 @@ class Odds:
     exits_idle: float = 0.003
 
 
+SLOW_LIMIT = {"slow": {"limit": {"running": LIMIT_OF_SLOW, "rate": "30/1m"}}}
+
+
 class World:
+    may_limit = True
+    """Whether half of the histories have limits of a queue and of a handler."""
+
     def __init__(
         self, seed: int, hours: float, factory: Callable[[Callable[[], float]], Any], limits: Limits = DEFAULT_LIMITS
     ) -> None:
@@ -86,6 +92,7 @@ class World:
         self._calm = False
         self._over = False
         self._clock_ahead = 0.0
+        self.limited = self.may_limit and seed % 4 in (1, 2)
         self.settings = self._settings()
 
     def _settings(self) -> Settings:
@@ -104,7 +111,8 @@ class World:
                 "max_in_flight": pick(["half", "none", 1]),
                 "backoff": {"base": pick(["500ms", "10s"]), "max": pick(["30s", "1m" if self.dense else "10m"]), "jitter": pick(["full", "none"])},
             },
-            handlers={"hang": {"timeout": "90s"}, "spin": {"timeout": "45s"}},
+            queues={"a": {"limit": {"running": LIMIT_OF_A}}} if self.limited else {},
+            handlers={"hang": {"timeout": "90s"}, "spin": {"timeout": "45s"}, **(SLOW_LIMIT if self.limited else {})},
             dlq={"sinks": sinks},
             retention={"succeeded": "2h", "cancelled": "2h", "failed": "2h"},
             unknown_handler={"grace": "1m" if self.dense else "15m"},

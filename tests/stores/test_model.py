@@ -458,7 +458,7 @@ def recovery(expired_leases: ExpiredLease) -> Outcome:
     return decide(found, lambda: 0.5, dead_letters=True)
 
 
-EXTRAS = {*shown_extras(None), "expires_at", "key_held_by"}
+EXTRAS = {*shown_extras(None), "expires_at", "key_held_by", "parents", "children"}
 
 
 def summary(job: Mapping[str, Any]) -> dict[str, Any]:

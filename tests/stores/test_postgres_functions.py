@@ -8,7 +8,7 @@ import orjson
 import psycopg
 import pytest
 
-from supervisor.client.client import checked
+from supervisor.client.new_jobs import checked
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
 from supervisor.stores.extras import NO_EXTRAS, extras_text

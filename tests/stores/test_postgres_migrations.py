@@ -45,19 +45,9 @@ NEW_TABLES = {"letters": "dead_letters", "shut": "transfer_out", "received": "tr
 NEW_COLUMNS = {("jobs", "lapses"): "expired_count", ("supervisors", "place"): "owner_lock"}
 
 ADDED_TABLES = (
-    "reports",
-    "schedules",
-    "extras",
-    "key_holders",
-    "key_waiters",
-    "snoozes",
-    "job_tags",
-    "unique_jobs",
-    "expiries",
-    "turns",
-    "job_groups",
-    "group_shares",
-)
+    "reports", "schedules", "extras", "key_holders", "key_waiters", "snoozes", "job_tags", "unique_jobs", "expiries", "turns",
+    "job_groups", "group_shares", "limits", "limited_leases", "held_back", "parents",
+)  # fmt: skip
 ADDED_COLUMNS = {
     "jobs": {"linked": None},
     "dead_letters": {"owed": "[]"},

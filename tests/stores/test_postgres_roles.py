@@ -14,15 +14,16 @@ from supervisor.config.settings import RetentionSettings, Settings, StoreSetting
 from supervisor.errors import RowRefused, StoreBroken
 from supervisor.jobs import Progress
 from supervisor.stores.extras import Extras
+from supervisor.stores.job_limits import JobLimits, Limit
 from supervisor.stores.job_reports import JobReport, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.postgres.rights import OF_SUPERVISORS
 from supervisor.stores.postgres.store import PostgresStore
-from supervisor.stores.records import EnqueueRow, Presence
+from supervisor.stores.records import ClaimRequest, EnqueueRow, Presence
 from supervisor.stores.schedules import ScheduleChange
 from supervisor.stores.search import JobFilter
 from tests.docs.pages import page
-from tests.stores.factories import ON_POSTGRESQL, again, dead, make_dead, put, state_of, success, take
+from tests.stores.factories import ON_POSTGRESQL, again, dead, make_dead, put, resolve, state_of, success, take
 from tests.stores.pooler import Pooler
 
 pytestmark = ON_POSTGRESQL
@@ -150,6 +151,7 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     factory.sql("insert into {s}.counts(state, queue, tier, n) values (1, 'default', 0, 5)")
     assert runner.repair()
     assert runner.held() and runner.expired_leases(10) == []
+    claim_under_limits(runner)
     for number in (1, 2, 5):
         jobs = [EnqueueRow("mail", "1")] * number
         assert runner.change_schedules(["n"], lambda now, rows, jobs=jobs: [ScheduleChange(rows["n"].state, jobs)])[0]
@@ -157,9 +159,23 @@ def test_a_runner_does_all_that_a_supervisor_does(factory, store, of):
     runner.close()
 
 
+def claim_under_limits(runner):
+    limits = JobLimits({}, {"mail": Limit(running=5, claims=2, per=60_000_000)})
+    for _ in range(2):
+        allowance = runner.allowance(limits, None)
+        requests = [ClaimRequest("default", 3, 0, 3, 100)]
+        claimed = runner.claim_limited(requests, 30.0, resolve, allowance, 100)
+        runner.settle([success(lease) for lease in claimed.leases])
+    assert claimed.held
+    assert runner.release_held([], None, 10)
+
+
 def lacked_by_operator(factory):
     return [
         f'grant update, delete on "{factory.schema}".expiries to operator',
+        f'grant insert, update, delete on "{factory.schema}".held_back to operator',
+        f'grant insert, update, delete on "{factory.schema}".limited_leases to operator',
+        f'grant insert, update on "{factory.schema}".limits to operator',
         f'grant insert, update on "{factory.schema}".reports to operator',
         f'grant insert, update, delete on "{factory.schema}".supervisors to operator',
         "grant execute on function "

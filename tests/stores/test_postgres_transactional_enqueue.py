@@ -18,9 +18,8 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from supervisor import Client
-from supervisor.client.client import InvalidJob
 from supervisor.config.settings import Settings, StoreSettings
-from supervisor.errors import RowRefused, StoreError
+from supervisor.errors import InvalidJob, RowRefused, StoreError
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.postgres.transactional_enqueue import TransactionalEnqueue, caller_of
 from supervisor.stores.records import EnqueueRow

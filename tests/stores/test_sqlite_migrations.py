@@ -23,20 +23,9 @@ DUMP = Path(__file__).parent / "version_1" / "sqlite.sql"
 NEW_NAMES = {"letters": "dead_letters", "shut": "transfer_out", "received": "transfers_in"}
 NEW_COLUMNS = {"dead_letters": {"owed": "[]"}, "supervisors": {"sinks": "[]", "about": "{}"}}
 ADDED_TABLES = (
-    "payloads",
-    "reports",
-    "schedules",
-    "extras",
-    "key_holders",
-    "key_waiters",
-    "snoozes",
-    "job_tags",
-    "unique_jobs",
-    "expiries",
-    "turns",
-    "job_groups",
-    "group_shares",
-)
+    "payloads", "reports", "schedules", "extras", "key_holders", "key_waiters", "snoozes", "job_tags", "unique_jobs", "expiries", "turns",
+    "job_groups", "group_shares", "limits", "limited_leases", "held_back", "parents",
+)  # fmt: skip
 DEAD_OWNER = "host-2-bbbbbbbbbbbbbbbb"
 CLOSED = """
   create table shut(id text not null, target text not null, place text not null, arrived int not null);

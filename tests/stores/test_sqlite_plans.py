@@ -9,7 +9,17 @@ import pytest
 from supervisor.jobs import JobState
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.search import IdRange, JobFilter
-from supervisor.stores.sqlite import dead_letters, operator, queries, queue, recovery, search, settle
+from supervisor.stores.sqlite import (
+    dead_letters,
+    job_limits,
+    operator,
+    queries,
+    queue,
+    ready_claims,
+    recovery,
+    search,
+    settle,
+)
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.store import SqliteStore
 
@@ -17,6 +27,9 @@ BY_KEY = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 
 TAGGED = JobFilter(tag="eu")
 MAIL = JobFilter(queue="mail", handler="mail", since=1, until=2)
+
+LINES = "USING PRIMARY KEY "
+PLACE_IN_LINE = "handler=? AND queue=? AND tier=? AND priority=? AND age=? AND job_id=?"
 
 STATEMENTS = {
     "candidates": (queue.CANDIDATES.as_text_each, "SEARCH jobs USING INDEX ready (queue=? AND tier=?)"),
@@ -66,6 +79,19 @@ STATEMENTS = {
     ),
     "ended": (queries.ENDED, BY_KEY),
     "due within": (queries.DUE_BY, "SEARCH jobs USING INDEX scheduled (due_at<?)"),
+    "jobs to hold back": (job_limits.HELD_NOW, "SEARCH jobs USING INDEX ready (queue=? AND tier=?)"),
+    "candidates under limits": (
+        job_limits.FIRST_READY.as_text_each,
+        "SEARCH jobs USING INDEX ready (queue=? AND tier=?)",
+    ),
+    "ready jobs under limits": (ready_claims.READY_JOBS.as_text_each, BY_KEY),
+    "live leases": (job_limits.USES.as_text_each, BY_KEY),
+    "ended leases": (job_limits.FORGET_ENDED, "SEARCH limited_leases USING PRIMARY KEY (name=?)"),
+    "lines": (job_limits.NEXT_LINE.as_text_each, f"SEARCH held_back {LINES}(handler=? AND queue=? AND tier>?)"),
+    "count of a line": (job_limits.COUNT, f"SEARCH held_back {LINES}(handler=? AND queue=? AND tier=?)"),
+    "first of a line": (job_limits.FIRST.as_text_each, f"SEARCH held_back {LINES}(handler=? AND queue=? AND tier=?)"),
+    "leave a line": (job_limits.LEAVE, f"SEARCH held_back {LINES}({PLACE_IN_LINE})"),
+    "leave a line, changed": (job_limits.LEAVE_LINE, f"SEARCH held_back {LINES}({PLACE_IN_LINE})"),
     "next due": (queue.NEXT_DUE, "SEARCH jobs USING INDEX scheduled"),
 }
 
@@ -94,7 +120,10 @@ def test_a_statement_walks_its_index(database, name):
     assert expected in plan
     for step in plan:
         assert "TEMP B-TREE" not in step
-        assert not step.startswith(("SCAN jobs", "SCAN dead_letters")) or step in FIRST_OF_ALL
+        assert (
+            not step.startswith(("SCAN jobs", "SCAN dead_letters", "SCAN held_back", "SCAN limited_leases"))
+            or step in FIRST_OF_ALL
+        )
 
 
 def database_parameters(statement: str) -> int:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+
+import psycopg
 import pytest
 
 from supervisor.jobs import JobState
@@ -79,10 +82,12 @@ def test_the_index_has_no_tags_of_jobs_that_are_gone(store, factory):
 
 
 @IN_SQL
-def test_extras_of_another_program_may_be_no_json(store, factory):
+def test_extras_that_are_no_json_are_refused_since_their_job_could_not_be_deleted(store, factory):
     (id,) = put(store)
-    factory.sql(f"insert into {{s}}.extras(job_id, text) values ({id}, 'no json')")
-    assert found(store, tag="no json") == []
+    with pytest.raises((sqlite3.Error, psycopg.Error)):
+        factory.sql(f"insert into {{s}}.extras(job_id, text) values ({id}, 'no json')")
+    factory.sql(f"insert into {{s}}.extras(job_id, text) values ({id}, '[1]')")
+    assert found(store, tag="1") == []
     store.delete([id])
     assert [*factory.sql("select job_id from {s}.extras")] == []
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from supervisor.cli.app import run_command_line
-from supervisor.client.client import enqueue_row
+from supervisor.client.new_jobs import enqueue_row
 from supervisor.config.loading import load
 from supervisor.config.settings import Settings
 from supervisor.config.types import limit

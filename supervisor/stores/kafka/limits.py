@@ -30,6 +30,7 @@ NOT_HERE: Mapping[str, Limit] = {
     "sinks": Limit("show which sinks dead letters wait for", ASK_SUPERVISOR),
     "oldest_ready": Limit("show how long jobs have waited", ASK_SUPERVISOR),
     "remaining": Limit("count jobs", ASK_SUPERVISOR),
+    "counts_by_state": Limit("count jobs", ASK_SUPERVISOR),
 }
 """The calls that only the supervisor can make that has the jobs."""
 

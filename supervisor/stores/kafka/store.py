@@ -20,6 +20,8 @@ from supervisor.stores.kafka.partitions import Assignment
 from supervisor.stores.kafka.producing import Producing
 from supervisor.stores.kafka.queries import KafkaQueries
 from supervisor.stores.kafka.state import KafkaState
+from supervisor.stores.limited_claims import LimitedClaims
+from supervisor.stores.memory.job_limits import LimitRows
 from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.operator import OperatorChanges
 from supervisor.stores.memory.ownership import Ownership
@@ -66,6 +68,9 @@ class KafkaStore:
         self.notification_fd, self.clear_notifications = owner.notification_fd, owner.clear_notifications
         self.claim, self.paused, self.make_due = queue.claim, queue.paused, queue.make_due
         self.newly_ready, self.set_group_shares = links.newly_ready, links.groups.set_shares
+        limited = LimitedClaims(LimitRows(state, queue), state.transaction)  # unused: the config refuses limits
+        self.allowance, self.claim_limited = limited.allowance, limited.claim_limited
+        self.release_held = limited.release_held
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.held, self.leases, self.keep_reports = settles.held, settles.leases, settles.keep_reports
         self.snoozes = settles.snoozes
@@ -76,6 +81,7 @@ class KafkaStore:
         self.oldest_ready = self._inside("oldest_ready", queries.oldest_ready)
         self.get, self.get_many = self._inside("get", queries.get), self._inside("get_many", queries.get_many)
         self.ended = self._inside("ended", queries.ended)
+        self.counts_by_state = self._inside("counts_by_state", queries.counts_by_state)
         self.list_jobs = self._inside("list_jobs", queries.list_jobs)
         self.find_jobs = self._inside("find_jobs", queries.find_jobs)
         self.failures = self._inside("failures", queries.failures)

@@ -34,7 +34,7 @@ class Keys:
         self._state.change(job, holds_key=False)
         while line.waiting:
             next_job = self._state.jobs.get(heappop(line.waiting))
-            if next_job is not None and next_job.state is JobState.BLOCKED:
+            if next_job is not None and next_job.state is JobState.BLOCKED and not next_job.waits_for_parents:
                 self._hold(line, next_job)
                 return next_job
         del self._state.lines[key]

@@ -55,10 +55,17 @@ class OperatorChanges:
         past = [
             job
             for job in self._state.jobs.values()
-            if job.state is STATES[state] and (job.finished_at or 0) <= latest and job.dead_letter_state != "pending"
+            if job.state is STATES[state]
+            and (job.finished_at or 0) <= latest
+            and job.dead_letter_state != "pending"
+            and not self._is_waited_for(job)
         ]
         past.sort(key=lambda job: job.finished_at or 0)
         return [job.id for job in past[:limit]]
+
+    def _is_waited_for(self, job: JobRecord) -> bool:
+        children = self._state.children.get(job.id, ())
+        return any(self._state.jobs[child].state is JobState.BLOCKED for child in children)
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
         return [
@@ -108,7 +115,7 @@ class OperatorChanges:
                 result=None,
                 dead_letter=dead_letter,
             )
-            self._links.due(job)
+        self._links.run_again(self._jobs(ids))
 
     def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
         for job in self._jobs(ids):

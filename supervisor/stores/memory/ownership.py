@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from supervisor.errors import StoreError
 from supervisor.stores.codes import LEFT
-from supervisor.stores.memory.state import MemoryState, OwnerRecord
+from supervisor.stores.memory.other_records import OwnerRecord
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.records import Presence
 from supervisor.stores.sinks import Sinks
 

@@ -12,9 +12,10 @@ from supervisor.jobs import JobState
 from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.counts import queue_rows, running_jobs
 from supervisor.stores.job_reports import add_progress, shown_progress
+from supervisor.stores.memory.other_records import OwnerRecord
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.search import Search
-from supervisor.stores.memory.state import MemoryState, OwnerRecord
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.oldest import FIRST_JOBS, MAX_PRIORITIES, OldestReady
 from supervisor.stores.records import microseconds
 from supervisor.stores.search import (
@@ -104,6 +105,11 @@ class Queries:
         with self._state.lock:
             job = self._state.jobs.get(id)
             return None if job is None else self._state.shown(job)
+
+    def counts_by_state(self, ids: Sequence[int]) -> dict[str | None, int]:
+        with self._state.lock:
+            jobs = [self._state.jobs.get(id) for id in ids]
+            return dict(Counter(None if job is None else job.state.value for job in jobs))
 
     def get_many(self, ids: list[int]) -> tuple[int, list[dict[str, Any]]]:
         with self._state.lock:

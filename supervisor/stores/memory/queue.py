@@ -10,12 +10,14 @@ from supervisor.jobs import JobState, Lease, Tier
 from supervisor.retry import SUSPECT
 from supervisor.stores.counts import newly_ready, waiting_of
 from supervisor.stores.expiry import next_look
+from supervisor.stores.extras import by_place
 from supervisor.stores.memory.expiry import Expiries
 from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.memory.unique import UniqueKeys
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, microseconds
+from supervisor.stores.workflows import WAITS
 
 
 class Queue:
@@ -25,7 +27,11 @@ class Queue:
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         with self._state.transaction():
-            ids = [self._add(row) for row in rows]
+            ids: list[int] = []
+            for row in rows:
+                if row.extras is not None and row.extras.after:
+                    row = row._replace(extras=row.extras._replace(after=by_place(row.extras.after, ids)))
+                ids.append(self._add(row))
             self._owner.notify()
             return ids
 
@@ -35,9 +41,14 @@ class Queue:
             return existing
         due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
         state = JobState.SCHEDULED if due > now else JobState.READY
-        job = JobRecord(id, row, due, now, state, age=id)
+        links = {} if row.extras is None else dict.fromkeys(row.extras.after, WAITS)
+        if links:
+            state = JobState.BLOCKED
+        job = JobRecord(id, row, due, now, state, age=id, links=links)
         self._state.add(job)
-        if state is JobState.READY:
+        if links:
+            self._links.linked(job)
+        elif state is JobState.READY:
             self._links.due(job)
         return id
 
@@ -82,13 +93,17 @@ class Queue:
     def paused(self) -> frozenset[str]:
         return frozenset(self._state.paused)
 
+    def claim_ready(self, jobs: Sequence[JobRecord], ttl: float, resolve: Resolve) -> list[Lease]:
+        """Claim these jobs, which are ready."""
+        deadline = self._state.now() + microseconds(ttl)
+        resolved = cache(resolve)  # one claim, one policy for all jobs of a handler in a queue
+        return [self._claim(job, deadline, resolved) for job in jobs]
+
     def claim(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         if self._owner.name is None:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self._state.transaction():
-            deadline = self._state.now() + microseconds(ttl)
-            resolved = cache(resolve)  # one claim, one policy for all jobs of a handler in a queue
-            return [self._claim(job, deadline, resolved) for take in takes for job in self._pick(take)]
+            return self.claim_ready([job for take in takes for job in self._pick(take)], ttl, resolve)
 
     def _pick(self, take: ClaimRequest) -> list[JobRecord]:
         if take.queue in self._state.paused:

@@ -11,8 +11,9 @@ from supervisor.retry import ADD, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import LEFT, STATES
 from supervisor.stores.job_reports import JobReport
 from supervisor.stores.memory.links import Links
+from supervisor.stores.memory.other_records import DeadLetterRecord
 from supervisor.stores.memory.ownership import Ownership
-from supervisor.stores.memory.state import DeadLetterRecord, JobRecord, MemoryState
+from supervisor.stores.memory.state import JobRecord, MemoryState
 from supervisor.stores.records import (
     MAX_ATTEMPTS_KEPT,
     ExpiredLease,

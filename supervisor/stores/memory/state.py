@@ -8,30 +8,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
 from typing import Any
 
 from supervisor.errors import StoreError
 from supervisor.jobs import JobState, Lease, Policy, Tier
 from supervisor.schedules.policy import ScheduleState
-from supervisor.stores.codes import LEFT
+from supervisor.stores.codes import CODES, LEFT
 from supervisor.stores.extras import extras_text
+from supervisor.stores.memory.other_records import DeadLetterRecord, OwnerRecord
 from supervisor.stores.memory.unique_holds import UniqueHolds
-from supervisor.stores.records import EnqueueRow, Presence, microseconds, options_text, overlaid, own_max_retries
+from supervisor.stores.records import EnqueueRow, microseconds, options_text, overlaid, own_max_retries
 from supervisor.stores.shown import Shown, job_dict
-from supervisor.stores.sinks import Sinks, sinks_text
+from supervisor.stores.sinks import sinks_text
+from supervisor.stores.workflows import MAX_SHOWN, WAITS, relatives
 
 MAX_STALE = 1000
 """Entries of heaps, besides twice the number of jobs, that may be out of date."""
-
-
-@dataclass(slots=True)
-class DeadLetterRecord:
-    due_at: int
-    token: int = 0
-    tries: int = 0
-    accepted: Sinks = frozenset()
-    owed: Sinks = frozenset()
-    state: str | None = "pending"
 
 
 @dataclass(slots=True)
@@ -61,6 +54,9 @@ class JobRecord:
     snoozes: int = 0
     snoozed_until: int | None = None
     holds_key: bool = False
+    held_back: bool = False
+    links: Mapping[int, int] = field(default_factory=dict)
+    """By parent, for a job that waits or has waited for others: see `stores.workflows`."""
     replaced_at: int | None = None
     may_expire: bool = True
 
@@ -71,6 +67,14 @@ class JobRecord:
     @property
     def key(self) -> str | None:
         return None if self.row.extras is None else self.row.extras.key
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        return () if self.row.extras is None else self.row.extras.after
+
+    @property
+    def waits_for_parents(self) -> bool:
+        return WAITS in self.links.values()
 
     @property
     def group(self) -> str | None:
@@ -108,16 +112,6 @@ class JobRecord:
 
 _INDEXED = frozenset({"state", "tier", "age", "due_at", "dead_letter", "row"})
 """The fields by which jobs are counted and found, and have ended."""
-
-
-@dataclass(slots=True)
-class OwnerRecord:
-    host: str
-    pid: int
-    seen_at: int
-    notification_pipe: tuple[int, int]
-    presence: Presence = field(default_factory=lambda: Presence("starting"))
-    sinks: Sinks = frozenset()
 
 
 @dataclass(slots=True)
@@ -168,6 +162,8 @@ class MemoryState:
         """A heap of (when a job expires, its id); it may have expired or ended."""
         self.lines: dict[str, Line] = {}
         """By key."""
+        self.children: dict[int, set[int]] = {}
+        """The jobs that wait, or have waited, for each job."""
         self.unique = UniqueHolds()
         self.turns: dict[tuple[str, int], Turns] = {}
         """By queue and priority."""
@@ -178,6 +174,10 @@ class MemoryState:
         self._in_flight: set[int] = set()
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
+        self.held: dict[tuple[str, str, int], list[Entry]] = {}
+        """The jobs that a limit of their handler holds back, by handler, queue and tier."""
+        self.claim_times: dict[str, list[tuple[int, int]]] = {}
+        """By the name of a limit."""
         self.last_id = 0
         self._before: list[Before] | None = None  # what the open transaction has changed, as it was
         self._failed = False  # a write inside the open transaction has failed
@@ -194,7 +194,7 @@ class MemoryState:
                 return
             self._before, sequence, paused, owners = [], self.last_id, set(self.paused), dict(self.owners)
             schedules = dict(self.schedules)
-            made_ready = set(self.made_ready)
+            made_ready, claim_times = set(self.made_ready), dict(self.claim_times)
             self.unique.begin()
             try:
                 yield
@@ -206,7 +206,7 @@ class MemoryState:
                 for act in reversed(self.undoing):
                     act()
                 self.last_id, self.paused, self.made_ready = sequence, paused, made_ready
-                self.schedules = schedules
+                self.schedules, self.claim_times = schedules, claim_times
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
@@ -227,6 +227,7 @@ class MemoryState:
             self._before.append((job, ADDED))
         self.jobs[job.id] = job
         self._file(job)
+        _adopt(job, self.children)
 
     def change(self, job: JobRecord, **changes: Any) -> None:
         self.change_to(job, changes)
@@ -275,13 +276,18 @@ class MemoryState:
         if self._before is not None:
             self._before.append((job, REMOVED))
         self._take_out(job)
+        for parent in job.after:
+            self.children[parent].discard(job.id)
         del self.jobs[job.id]
 
     def shown(self, job: JobRecord) -> dict[str, Any]:
         """Return the job as people see it."""
         line = self.lines.get(job.key) if job.state is JobState.BLOCKED and job.key is not None else None
         holder = None if line is None or line.holder is None else self.jobs[line.holder]
-        return job.shown(None if holder is None else (holder.id, holder.state.value))
+        shown = job.shown(None if holder is None else (holder.id, holder.state.value))
+        parents = [_relative(id, self.jobs.get(id), link) for id, link in islice(job.links.items(), MAX_SHOWN)]
+        children = [self.jobs[id] for id in sorted(self.children.get(job.id, ()))[:MAX_SHOWN]]
+        return shown | relatives(parents, [_relative(child.id, child, child.links[job.id]) for child in children])
 
     def leased(self, lease: Lease) -> JobRecord | None:
         """Return the job if it is still in flight under the token of this lease."""
@@ -356,7 +362,10 @@ class MemoryState:
         elif state is JobState.SCHEDULED:
             heappush(self._scheduled, (job.due_at, job.id))
         elif state is JobState.BLOCKED:
-            if (key := job.key) is not None:
+            if job.held_back:
+                line = self.held.setdefault((job.row.handler, queue, job.tier), [])
+                heappush(line, (-job.row.priority, job.age, job.id))
+            elif (key := job.key) is not None and not job.waits_for_parents:
                 heappush(self.lines.setdefault(key, Line()).waiting, job.id)
         else:
             self._ended(job)
@@ -383,16 +392,30 @@ class MemoryState:
 
     def forget_stale_entries(self) -> None:
         """Make the heaps anew if most of their entries are out of date: those of a queue from which nothing is taken stay otherwise."""
-        entries = len(self._scheduled) + sum(len(heap) for heap in (*self._ready.values(), *self._offered.values()))
+        entries = len(self._scheduled) + sum(
+            len(heap) for heap in (*self._ready.values(), *self._offered.values(), *self.held.values())
+        )
         if entries > 2 * len(self.jobs) + MAX_STALE:
             self._file_all()
 
     def _file_all(self) -> None:
         for index in (
-            self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.expiring
+            self.counts, self._ready, self._offered, self._scheduled, self._in_flight, self.lines, self.expiring, self.held,
+            self.children,
         ):  # fmt: skip
             index.clear()
         for job in self.jobs.values():
             self._file(job)
+            _adopt(job, self.children)
             if job.holds_key and (key := job.key) is not None:
                 self.lines.setdefault(key, Line()).holder = job.id
+
+
+def _adopt(job: JobRecord, children: dict[int, set[int]]) -> None:
+    """Add the job to the children of its parents."""
+    for parent in job.after:
+        children.setdefault(parent, set()).add(job.id)
+
+
+def _relative(id: int, job: JobRecord | None, link: int) -> tuple[int, str | None, int | None, int]:
+    return (id, None, None, link) if job is None else (id, job.row.handler, CODES[job.state], link)

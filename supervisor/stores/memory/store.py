@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from supervisor.stores.limited_claims import LimitedClaims
 from supervisor.stores.memory.dead_letters import DeadLetterQueue
+from supervisor.stores.memory.job_limits import LimitRows
 from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.operator import OperatorChanges
 from supervisor.stores.memory.ownership import Ownership
@@ -29,6 +31,9 @@ class MemoryStore:
         owner = Ownership(state)
         links = Links(state)
         queue, settles = Queue(state, owner, links), Settles(state, owner, links)
+        limited = LimitedClaims(LimitRows(state, queue), state.transaction)
+        self.allowance, self.claim_limited = limited.allowance, limited.claim_limited
+        self.release_held = limited.release_held
         dead_letters, queries = DeadLetterQueue(state, owner), Queries(state, owner)
         commands = BatchedCommands(OperatorChanges(state, links), state.transaction, owner.notify)
         self.transaction, self.enqueue, self.notify = state.transaction, queue.enqueue, owner.notify
@@ -44,6 +49,7 @@ class MemoryStore:
         self.mark_accepted, self.clock = dead_letters.mark_accepted, state.clock
         self.stats, self.remaining = queries.stats, queries.remaining
         self.get, self.list_jobs = queries.get, queries.list_jobs
+        self.counts_by_state = queries.counts_by_state
         self.get_many, self.ended, self.oldest_ready = queries.get_many, queries.ended, queries.oldest_ready
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import Any
 
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_PRIORITY, LEASE_QUEUE, LEASE_TIER, ExpiredJob, Lease
@@ -190,6 +191,14 @@ CLAIM = f"""
   {_claim_picked("$1", "$5::jsonb")}"""
 
 
+# It claims the ready jobs $2 of the queue $1, whose rows are locked.
+CLAIM_READY = f"""
+  with picked as materialized (
+    select jobs.id, handler, {BYTES} as bytes, row_number() over (order by it.place) as place
+    from unnest($2::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id and state + 0 = {READY}),
+  {_claim_picked("$1", "$5::jsonb")}"""
+
+
 class Claims:
     def __init__(
         self, connection: Connection, counts: Counts, cursors: ClaimCursors, owner: Ownership, links: Links,
@@ -272,6 +281,18 @@ class Claims:
             self._turns.claimed(takes, {lease.queue for lease in leases})
         return leases
 
+    def claim_ready(self, queue: str, ids: Sequence[int], ttl: float, resolve: Resolve) -> list[Lease]:
+        """Claim the first of these ready jobs, whose rows are locked, that fit into one claim."""
+        while True:
+            lease = self._lease(self._policies.known(queue, resolve), ttl)
+            rows = self._connection.rows(CLAIM_READY, queue, array(ids), *lease)
+            if not rows or rows[0][LEASE_ID] is not None:
+                return leases_from(rows)
+            self._policies.learn(queue, {row[LEASE_HANDLER] for row in rows}, resolve)
+
+    def _lease(self, policies: str, ttl: float) -> tuple[Any, ...]:
+        return self._owner.id, microseconds(ttl), policies, self._claim_bytes, self._owner.random_part()
+
     def _claim_all(self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve) -> list[Lease]:
         with self._connection.transaction(single=True):
             fresh = [take for take in takes if not take.max_retries_claimed]
@@ -313,7 +334,7 @@ class Claims:
                 if take.max_retries_claimed
                 else self._policies.known_of(queues, resolve)
             )
-            lease = (self._owner.id, microseconds(ttl), known, self._claim_bytes, self._owner.random_part())
+            lease = self._lease(known, ttl)
             if take.max_retries_claimed:
                 waiting = self._fresh.get(take.queue, take.limit)
                 rule = (take.retries_first, take.max_retries_claimed, take.urgent)

@@ -11,7 +11,15 @@ from psycopg import Connection, Error, OperationalError, RawCursor
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.errors import DataError, IntegrityError
 
-from supervisor.errors import RowRefused, StoreBroken, StoreContended, StoreDamaged, StoreError, StoreUnavailable
+from supervisor.errors import (
+    NoSuchParent,
+    RowRefused,
+    StoreBroken,
+    StoreContended,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+)
 from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.text.redaction import Mask, secrets_of, without_secrets
 
@@ -26,6 +34,7 @@ STATEMENT_CANCELLED = "57014"
 _UNAVAILABLE_CLASSES = ("08", "53", "57", "58", "25")
 _OBJECT_IN_USE = "55006"
 _CONTENDED = frozenset({"40001", "40P01", "55P03"})
+_NO_SUCH_PARENT = "23503"  # raised by `link_children`
 _REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last: raised by a trigger
 _DAMAGED_CLASS = "XX"
 _COMMIT_OF_NOTIFICATIONS = "PreCommit_Notify"
@@ -289,6 +298,8 @@ class Address:
             lost = isinstance(error, OperationalError)
             refused = isinstance(error, DataError | IntegrityError)
             return (StoreUnavailable if lost else RowRefused if refused else StoreBroken)(message)
+        if state == _NO_SUCH_PARENT:
+            return NoSuchParent(self._line(error))
         if state == _FAILED_TRANSACTION:
             return StoreError(f"{self.shown}: a write inside this transaction failed, so none of it is kept")
         if state == _READ_ONLY:

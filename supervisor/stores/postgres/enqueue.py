@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import orjson
@@ -101,7 +101,9 @@ class Enqueues:
     def _put(self, parts: Sequence[EnqueueBatch]) -> list[int]:
         ids: list[int] = []
         for part in parts:
-            ids += decoded_ids(part, self._connection.value(PUT, packed([values_of(row) for row in part])))
+            ids += decoded_ids(
+                part, self._connection.value(PUT, packed([values_of(row) for row in in_part(part, ids)]))
+            )
         return ids
 
     def _copy(self, parts: Sequence[EnqueueBatch]) -> list[int]:
@@ -146,6 +148,18 @@ def split_batch(rows: Sequence[EnqueueRow], characters: int) -> list[EnqueueBatc
             parts.append(rows[start:at])
             start, total = at, size
     return [*parts, rows[start:]]
+
+
+def in_part(part: Iterable[EnqueueRow], ids: Sequence[int]) -> Iterator[EnqueueRow]:
+    """Yield the rows of this part of a batch: places in `after` become ids if they are in the parts before, which have these `ids`,
+    and places in this part otherwise."""
+    for row in part:
+        if ids and row.extras is not None and row.extras.after:
+            after = [
+                it if it >= 0 else ids[-1 - it] if -1 - it < len(ids) else it + len(ids) for it in row.extras.after
+            ]
+            row = row._replace(extras=row.extras._replace(after=tuple(after)))
+        yield row
 
 
 def values_of(row: EnqueueRow) -> dict[str, Any]:

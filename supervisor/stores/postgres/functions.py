@@ -8,7 +8,7 @@ change a job. When a store is migrated they are replaced, or their grants are gi
 from __future__ import annotations
 
 from supervisor.jobs import MAX_RETRIES
-from supervisor.stores.codes import READY, SCHEDULED
+from supervisor.stores.codes import BLOCKED, READY, SCHEDULED
 from supervisor.stores.extras import MAX_PARENTS, MAX_TAGS, UNFINISHED, WAITING
 from supervisor.stores.postgres.connection import NOTIFY, NOW
 from supervisor.text.names import MAX_NAME, NAME
@@ -115,7 +115,7 @@ INSERT_JOBS = f"""
         insert into {{s}}.jobs(id, age, handler, queue, payload, headers, priority, options, due_at, created_at, state, linked)
         overriding system value
         select it.id, it.id, it.handler, it.queue, it.payload, it.headers, it.priority, it.options, it.due, it.now,
-          case when it.due > it.now then {SCHEDULED} else {READY} end,
+          case when json_array_length(it.extras -> 'after') > 0 then {BLOCKED} when it.due > it.now then {SCHEDULED} else {READY} end,
           case when it.extras ->> 'key' is not null then true when it.extras ->> 'group' is not null then false end
         from it
         returning jobs.id, jobs.queue, jobs.state, jobs.linked, exists (
@@ -150,11 +150,15 @@ _PUT_NEW = f"""create or replace function {{s}}.put_new(jobs json) returns bigin
 # The text may also be in a payload.
 _PUT = f"""create or replace function {{s}}.put(jobs json) returns bigint[] language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    written constant text := jobs::text;
+    ids bigint[];
   begin
-    if position('"unique"' in jobs::text) > 0 then
-      return {{s}}.put_unique(jobs);
+    ids := case when position('"unique"' in written) > 0 then {{s}}.put_unique(jobs) else {{s}}.put_new(jobs) end;
+    if position('"after"' in written) > 0 and ids[1] <> 0 then
+      perform {{s}}.link_children(ids, jobs);
     end if;
-    return {{s}}.put_new(jobs);
+    return ids;
   end {BODY}"""
 
 _CHECKED_CHOICE = f"""create or replace function {{s}}.checked_choice(what text, value text, choices text[]) returns text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from supervisor.stores.codes import BLOCKED, FAILED, READY, SUCCEEDED
 from supervisor.stores.postgres.functions import BODY
+from supervisor.stores.workflows import WAITS
 
 KEY_TABLES = (
     """create table {s}.key_holders(key text collate "C" primary key, job_id bigint not null) with (fillfactor = 50)""",
@@ -106,6 +107,7 @@ _PASS_ON_LOST_KEYS = f"""create function {{s}}.pass_on_lost_keys() returns setof
           update {{s}}.jobs set state = {READY}
           where state = {BLOCKED} and id = any(array(
             select jobs.id from {{s}}.key_holders join {{s}}.jobs on jobs.id = key_holders.job_id and jobs.state = {BLOCKED}
+            where not exists (select from {{s}}.parents where link = {WAITS} and child = jobs.id)
             for no key update of jobs skip locked))
           returning queue, tier),
         {_COUNT_MOVED}

@@ -16,13 +16,20 @@ LINK_FUNCTIONS = (
         select {{s}}.take_turns(ids);
       {BODY}""",
     f"""create function {{s}}.jobs_ended(ids bigint[], deleted boolean) returns setof text language sql security definer
-      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.release_keys(ids, deleted) {BODY}""",
+      set search_path = pg_catalog, pg_temp as {BODY}
+        delete from {{s}}.held_back where job_id = any(ids);
+        select {{s}}.end_jobs(ids, deleted) {BODY}""",
     f"""create function {{s}}.jobs_lost() returns setof text language sql security definer
-      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.pass_on_lost_keys() {BODY}""",
-    "revoke execute on function {s}.jobs_due(bigint[]), {s}.jobs_ended(bigint[], boolean), {s}.jobs_lost() from public",
+      set search_path = pg_catalog, pg_temp as {BODY}
+        select {{s}}.pass_on_lost_keys() union all select {{s}}.end_lost_parents() {BODY}""",
+    f"""create function {{s}}.jobs_run_again(ids bigint[]) returns void language sql security definer
+      set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.run_again(ids) {BODY}""",
+    """revoke execute on function {s}.jobs_due(bigint[]), {s}.jobs_ended(bigint[], boolean), {s}.jobs_run_again(bigint[]),
+      {s}.jobs_lost() from public""",
 )
 DUE = "select {s}.jobs_due($1::bigint[])"
 ENDED = "select {s}.jobs_ended($1::bigint[], $2)"
+RUN_AGAIN = "select {s}.jobs_run_again($1::bigint[])"
 LOST = "select {s}.jobs_lost()"
 
 
@@ -46,6 +53,11 @@ class Links:
         """Block those of these ready jobs whose key another job holds, and give the others a turn."""
         if ids:
             self._connection.later(DUE, array(ids))
+
+    def run_again(self, ids: Sequence[int]) -> None:
+        """Block those of these jobs, which are ready again, that have to wait, and the jobs that wait for these again."""
+        if ids:
+            self._connection.later(RUN_AGAIN, array(ids))
 
     def ended(self, ids: Sequence[int], deleted: bool = False) -> None:
         """Let the jobs go on that have waited for these, which have ended, or are about to be `deleted`."""

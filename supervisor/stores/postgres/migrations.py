@@ -11,6 +11,7 @@ from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.expiry import EXPIRIES
 from supervisor.stores.postgres.functions import BODY, DROP_OLD_ENQUEUE, FUNCTIONS, MAX_SCHEMA_BYTES
 from supervisor.stores.postgres.groups import GROUP_FUNCTIONS, GROUP_TABLES, GROUP_TRIGGERS
+from supervisor.stores.postgres.job_limits import LIMIT_TABLES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
@@ -37,6 +38,7 @@ from supervisor.stores.postgres.schema import (
 )
 from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.postgres.unique import UNIQUE_FUNCTIONS, UNIQUE_TABLES
+from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.sinks import sinks_of, sinks_text
 
 # What no row of this version may hold was put in by another program.
@@ -56,11 +58,14 @@ FROM_VERSION_2 = (
     *TAGS,
     SNOOZES,
     *KEY_TABLES,
+    *LIMIT_TABLES,
+    *PARENT_TABLES,
     *UNIQUE_TABLES,
     EXPIRIES,
     *GROUP_TABLES,
     *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
+    *PARENT_FUNCTIONS,
     *LINK_FUNCTIONS,
     *UNIQUE_FUNCTIONS,
     *GROUP_TRIGGERS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, STATES, SUCCEEDED, WITHDRAWN
+from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, PENDING, READY, STATES, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
@@ -32,6 +32,9 @@ PAGE_END = f"select finished_at, id {_ENDED} order by finished_at, id limit 1 of
 PAST = f"""
   select id {_ENDED} and (finished_at, id) <= ($5, $6)
     and not exists (select 1 from {{s}}.dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
+    and not exists (
+      select from {{s}}.parents join {{s}}.jobs as child on child.id = parents.child
+      where parents.parent = jobs.id and child.state = {BLOCKED})
   order by finished_at, id limit $7 for update skip locked"""
 
 CANCEL = f"""
@@ -120,7 +123,7 @@ class OperatorChanges:
         self._connection.later(REDRIVE, array(ids), array(reserve_ids(self._connection, len(ids))))
         self._connection.later(WITHDRAW, array(ids))
         self._snoozes.forget(ids)
-        self._links.due(ids)
+        self._links.run_again(ids)
 
     def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
         """The trigger `queue_changed` counts the jobs, by two rows for each."""

@@ -47,6 +47,7 @@ from supervisor.stores.search import (
 from supervisor.stores.shown import Shown, job_dict, key_holder
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
+from supervisor.stores.workflows import MAX_SHOWN, NO_RELATIVES, relatives
 from supervisor.text.units import iso
 
 
@@ -109,6 +110,17 @@ SUPERVISORS = f"""
     from {{s}}.jobs where jobs.state = {IN_FLIGHT} and jobs.owner = supervisors.id) as leases
   order by id"""
 CLOCK = f"select {NOW}"
+HAVE_ANY = """
+  select it.id from unnest($1::bigint[]) as it(id)
+  where exists (select from {s}.parents where child = it.id) or exists (select from {s}.parents where parent = it.id)"""
+PARENTS = """
+  select parents.parent, jobs.handler, jobs.state, link from {s}.parents left join {s}.jobs on jobs.id = parents.parent
+  where child = $1 order by place limit $2"""
+CHILDREN = """
+  select parents.child, jobs.handler, jobs.state, link from {s}.parents join {s}.jobs on jobs.id = parents.child
+  where parent = $1 order by child limit $2"""
+COUNTED_BY_STATE = """
+  select state, count(*) from unnest($1::bigint[]) as it(id) left join {s}.jobs on jobs.id = it.id group by state"""
 
 
 class Queries:
@@ -158,6 +170,11 @@ class Queries:
         with self._connection.snapshot():
             return self._connection.column(ENDED, array(ids))
 
+    def counts_by_state(self, ids: Sequence[int]) -> dict[str | None, int]:
+        with self._connection.snapshot():
+            rows = self._connection.rows(COUNTED_BY_STATE, array(ids))
+        return {None if state is None else STATES[state].value: n for state, n in rows}
+
     def get_many(self, ids: list[int], brief: bool = False) -> tuple[int, list[dict[str, Any]]]:
         with self._connection.snapshot():
             if not brief:
@@ -170,7 +187,16 @@ class Queries:
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, at, record in self._connection.rows(LAST_ATTEMPTS if brief else ATTEMPTS, batch):
             errors.setdefault(job_id, []).append(readable_attempt(record, at))
-        return [job_dict(_shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
+        jobs = [job_dict(_shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
+        return jobs if brief else self._with_relatives(jobs)
+
+    def _with_relatives(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        batch, rows = array([job["id"] for job in jobs]), self._connection.rows
+        found = {
+            id: relatives(rows(PARENTS, id, MAX_SHOWN), rows(CHILDREN, id, MAX_SHOWN))
+            for id in self._connection.column(HAVE_ANY, batch)
+        }
+        return [job | found.get(job["id"], NO_RELATIVES) for job in jobs]
 
     def remaining(
         self,

@@ -16,12 +16,16 @@ OF_SUPERVISORS = {
     "schedules": ("select", "insert", "update"),
     "extras": ("select",),
     "key_holders": ("select",),
+    "limits": ("select", "insert", "update"),
+    "limited_leases": ("select", "insert", "update", "delete"),
+    "held_back": ("select", "insert", "update", "delete"),
+    "parents": ("select",),
     "unique_jobs": ("select", "update", "delete"),
     "expiries": ("select", "update", "delete"),
 }
 """The rights by table. Every role may read `turns`."""
 FUNCTIONS = (
-    "clock()", "put(json)", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_lost()",
+    "clock()", "put(json)", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_run_again(bigint[])", "jobs_lost()",
     "free_turns(bigint[], boolean)", "forget_groups(bigint)", "set_group_shares(text[], text[], text[], float8[])",
 )  # fmt: skip
 MISSING = """

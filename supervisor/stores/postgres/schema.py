@@ -35,10 +35,12 @@ from supervisor.stores.postgres.groups import (
     GROUP_TRIGGERS,
     MOVE_TURN,
 )
+from supervisor.stores.postgres.job_limits import LIMIT_TABLES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.schedules import SCHEDULES
 from supervisor.stores.postgres.tags import TAGS
+from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.transfer import closed_message
 
 VERSION = 3
@@ -114,7 +116,10 @@ COUNTS_BY_QUEUE = "create index counts_by_queue on {s}.counts(state, queue, tier
 """A look reads the first queues with ready jobs."""
 
 BLOCKED_JOBS = f"create index blocked on {{s}}.jobs(id) where state = {BLOCKED}"
-EXTRAS = """create table {s}.extras(job_id bigint primary key, key text collate "C", expires_at bigint, text text not null)"""
+# A text that is no JSON would keep its job from being deleted, so it is refused.
+EXTRAS = """create table {s}.extras(
+    job_id bigint primary key, key text collate "C", expires_at bigint,
+    text text not null constraint json check (text::json is not null))"""
 
 # Only jobs that have reported something have a row. See `supervisor.stores.job_reports`.
 REPORTS = """create table {s}.reports(job_id bigint primary key, progress text, progress_at bigint, log text)
@@ -152,6 +157,7 @@ QUEUE_CHANGED = (
       begin
         insert into {{s}}.counts(state, queue, tier, n)
           values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
+        update {{s}}.held_back set queue = new.queue where job_id = new.id;
         {MOVE_TURN}
         {NOTIFY_UNLESS_OFF}
         return null;
@@ -171,9 +177,11 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.attempts where job_id = any(ids);
         delete from {{s}}.key_waiters using {{s}}.extras
           where extras.job_id = any(ids) and key_waiters.key = extras.key and key_waiters.job_id = extras.job_id;
+        delete from {{s}}.parents where child = any(ids);
         {unique.FORGET_DELETED};
         {expiry.FORGET_DELETED};
         delete from {{s}}.extras where job_id = any(ids);
+        delete from {{s}}.held_back where job_id = any(ids);
         delete from {{s}}.reports where job_id = any(ids);
         delete from {{s}}.snoozes where job_id = any(ids);
         delete from {{s}}.dead_letters where job_id = any(ids);
@@ -188,6 +196,9 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.extras;
         delete from {{s}}.key_holders;
         delete from {{s}}.key_waiters;
+        delete from {{s}}.held_back;
+        delete from {{s}}.limited_leases;
+        delete from {{s}}.parents;
         delete from {{s}}.unique_jobs;
         delete from {{s}}.expiries;
         delete from {{s}}.turns;
@@ -243,6 +254,8 @@ SCHEMA = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
+    *PARENT_TABLES,
     *unique.UNIQUE_TABLES,
     expiry.EXPIRIES,
     *GROUP_TABLES,
@@ -278,6 +291,7 @@ SCHEMA = (
     *JOBS_DELETED,
     *GROUP_FUNCTIONS,
     *KEY_FUNCTIONS,
+    *PARENT_FUNCTIONS,
     *LINK_FUNCTIONS,
     *unique.UNIQUE_FUNCTIONS,
     *FUNCTIONS,

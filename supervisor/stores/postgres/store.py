@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from supervisor.stores.fencing import RandomPart, random_part
+from supervisor.stores.limited_claims import LimitedClaims
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.postgres.claim import Claims
 from supervisor.stores.postgres.claim_cursor import ClaimCursors
@@ -11,6 +12,7 @@ from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.dead_letters import DeadLetterQueue
 from supervisor.stores.postgres.driver import Address
 from supervisor.stores.postgres.enqueue import Enqueues
+from supervisor.stores.postgres.job_limits import LimitRows
 from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.migrations import bring_up
@@ -41,6 +43,10 @@ class _Parts:
         self.owner = owner = Ownership(connection, self.locks, lock, self.notifier, random_part)
         self.enqueues = Enqueues(connection, self.counts, limits.sent_characters)
         self.claims = Claims(connection, self.counts, self.cursors, owner, self.links, limits.claim_bytes)
+        self.limited = LimitedClaims(
+            LimitRows(connection, self.counts, self.claims.claim_ready, self.claims.paused), connection.transaction
+        )
+        connection.on_rollback(self.limited.forget)
         self.settles = Settles(connection, self.counts, self.locks, owner, self.links)
         self.recovery = Recovery(connection, self.locks, owner)
         self.queries = Queries(connection, self.counts, owner)
@@ -68,6 +74,8 @@ class PostgresStore:
         self.row_locks, self.claim_cursors, self.notifier = parts.locks, parts.cursors, parts.notifier
         notifier, owner, claims, settles = parts.notifier, parts.owner, parts.claims, parts.settles
         queries, dead_letters, commands, transfer = parts.queries, parts.dead_letters, parts.commands, parts.transfer
+        self.allowance, self.claim_limited = parts.limited.allowance, parts.limited.claim_limited
+        self.release_held = parts.limited.release_held
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
         self.enqueue, self.notify, self.paused = parts.enqueues.enqueue, notifier.notify, claims.paused
         self.make_due, self.keep_reports, self.snoozes = claims.make_due, settles.keep_reports, settles.snoozes
@@ -81,6 +89,7 @@ class PostgresStore:
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
+        self.counts_by_state = queries.counts_by_state
         self.get_many, self.ended, self.find_jobs = queries.get_many, queries.ended, queries.find_jobs
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.move = commands.move

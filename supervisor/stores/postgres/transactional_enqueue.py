@@ -21,9 +21,9 @@ from psycopg.rows import tuple_row
 
 from supervisor.errors import StoreError
 from supervisor.stores.postgres.connection import packed
-from supervisor.stores.postgres.enqueue import split_batch, values_of
+from supervisor.stores.postgres.enqueue import in_part, split_batch, values_of
 from supervisor.stores.postgres.transfer import DATABASE
-from supervisor.stores.records import EnqueueRow
+from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.stores.unique import decoded_ids
 from supervisor.text.redaction import without_secrets
 
@@ -89,28 +89,29 @@ class TransactionalEnqueue:
             if idle:
                 caller.end()
             raise
-        return [id for part, batch in parts for id in decoded_ids(part, caller.fetch_one(self._put, batch)[0])]
+        ids: list[int] = []
+        for part in parts:
+            batch = _in_ascii(packed([values_of(row) for row in in_part(part, ids)]))
+            ids += decoded_ids(part, caller.fetch_one(self._put, batch)[0])
+        return ids
 
-    def _prepare(self, caller: Caller, rows: Sequence[EnqueueRow]) -> list[tuple[Sequence[EnqueueRow], str]]:
-        """Return the parts of the rows with the batches for `put`. Raises StoreError if the connection or the jobs are refused."""
+    def _prepare(self, caller: Caller, rows: Sequence[EnqueueRow]) -> list[EnqueueBatch]:
+        """Return the parts of the batch, each for one call of `put`. Raises StoreError if the connection or the jobs are refused."""
         if caller.driver not in self._known:
             self._check_store(caller)
             self._known.add(caller.driver)
         parts = split_batch(rows, self._characters)
-        batches: list[tuple[Sequence[EnqueueRow], str]] = [
-            (part, _in_ascii(packed([values_of(row) for row in part]))) for part in parts
-        ]
-        if len(batches) > 1 and not _in_transaction(caller.driver):
+        if len(parts) > 1 and not _in_transaction(caller.driver):
             raise StoreError(
                 f"connection: more than {self._characters / 10**6:g} MB of jobs at once, on a connection in autocommit: "
                 "open a transaction, so that they are all enqueued or none is"
             )
-        if len(batches) > 1 and any(kind.extras and kind.extras.on_conflict == "reject" for kind in parts[0].kinds):
+        if len(parts) > 1 and any(kind.extras and kind.extras.on_conflict == "reject" for kind in parts[0].kinds):
             raise StoreError(
                 f'connection: more than {self._characters / 10**6:g} MB of jobs at once, some with on_conflict="reject", which '
                 "refuses all of them or none: enqueue fewer at once"
             )
-        return batches
+        return parts
 
     def _check_store(self, caller: Caller) -> None:
         """Raise StoreError unless the connection leads to the store's database, and its role may enqueue there."""

@@ -12,7 +12,6 @@ from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.unique import UniqueKeys
 from supervisor.stores.unique import replaced_extras
 
-EXTRAS = "create table extras(job_id integer primary key, key text, expires_at int, text text not null)"
 ADD = "insert into extras(job_id, key, expires_at, text) values (?, ?, ?, ?)"
 TEXT = "select cast(text as text) from extras where job_id = ?"
 REMOVE = "delete from extras where job_id = ?"
@@ -34,7 +33,9 @@ class NewExtras:
         self._connection.run(ADD, id, extras.key, expires_at, extras_text(extras))
         if expires_at is not None:
             self._expiries.add(id, expires_at)
-        if ready and extras.key is not None:
+        if extras.after:
+            self._links.linked(id, extras)
+        elif ready and extras.key is not None:
             self._links.acquire([id])
 
     def are_only_unique(self, rows: EnqueueBatch) -> bool:

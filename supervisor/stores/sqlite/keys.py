@@ -64,9 +64,6 @@ class Keys:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def in_use(self) -> bool:
-        return bool(self._connection.value("select exists(select 1 from key_holders)"))
-
     def acquire(self, ids: Sequence[int]) -> list[int]:
         """Give these due jobs their keys. Return those that have to wait."""
         batch = packed(ids)

@@ -13,8 +13,8 @@ from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
 from supervisor.stores.sqlite.expiry import EXPIRIES
-from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.groups import GROUP_TABLES
+from supervisor.stores.sqlite.job_limits import LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schedules import SCHEDULES
@@ -23,9 +23,9 @@ from supervisor.stores.sqlite.schema import (
     BLOCKED_JOBS,
     CLOSED_TRIGGERS,
     DEAD_LETTERS,
+    EXTRAS,
     INSERTED_BY_SQL,
     JOB_DELETED,
-    PAYLOADS,
     PENDING_DEAD_LETTERS,
     QUEUE_CHANGED,
     REPORTS,
@@ -35,12 +35,12 @@ from supervisor.stores.sqlite.schema import (
     VERSION,
     between,
     closed_trigger,
-    headers_are_long,
     is_list,
-    texts_are_long,
 )
 from supervisor.stores.sqlite.tags import TAGS
+from supervisor.stores.sqlite.texts import PAYLOADS, headers_are_long, texts_are_long
 from supervisor.stores.sqlite.unique import UNIQUE_TABLES
+from supervisor.stores.sqlite.workflows import PARENT_TABLES
 from supervisor.stores.sqlite.write_lock import FileLock
 from supervisor.stores.transfer import closed_message
 
@@ -89,6 +89,8 @@ FROM_VERSION_2 = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
+    *PARENT_TABLES,
     *UNIQUE_TABLES,
     EXPIRIES,
     *GROUP_TABLES,

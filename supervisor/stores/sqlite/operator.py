@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from supervisor.stores.codes import CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
+from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import BEHIND_ALL, Target
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.job_limits import LEAVE
 from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
@@ -32,6 +33,9 @@ PAGE_END = f"""
 PAST = f"""
   select json_group_array(id) from (
     select id {_ENDED} and not exists (select 1 from dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
+      and not exists (
+        select 1 from parents cross join jobs as child on child.id = parents.child
+        where parents.parent = jobs.id and child.state = {BLOCKED})
     order by finished_at, id limit ?)"""
 
 CANCEL = f"""
@@ -92,6 +96,7 @@ class OperatorChanges:
     def make_cancelled(self, ids: Sequence[int]) -> None:
         self._links.groups.free_turns(ids)
         self._connection.run(CANCEL, self._connection.now(), packed(ids))
+        self._connection.run(LEAVE, packed(ids))
         self._links.ended(ids)
 
     def make_due(self, ids: Sequence[int]) -> None:
@@ -110,7 +115,7 @@ class OperatorChanges:
         self._connection.run(REDRIVE, age, self._connection.now(), packed(ids))
         self._connection.run(WITHDRAW, packed(ids))
         self._snoozes.forget(ids)
-        self._links.due(ids)
+        self._links.run_again(ids)
 
     def set_queue(self, ids: Sequence[int], before: Collection[str], queue: str) -> None:
         """The trigger `queue_changed` counts the jobs, in counts that must have been written."""

@@ -43,9 +43,11 @@ from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queue import PAUSED
-from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD, REPORT_LENGTH, SINK_LISTS, TEXT_LENGTH
+from supervisor.stores.sqlite.schema import REPORT_LENGTH, SINK_LISTS
 from supervisor.stores.sqlite.search import LAST_ATTEMPTS, Search
+from supervisor.stores.sqlite.texts import HEADERS, PAYLOAD, TEXT_LENGTH
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
+from supervisor.stores.workflows import MAX_SHOWN, NO_RELATIVES, relatives
 from supervisor.text.units import iso
 
 
@@ -119,6 +121,26 @@ SUPERVISORS = Select(
     "from supervisors",
 )
 _UNSEEN = 3_600_000_000
+HAVE_ANY = """
+  select json_group_array(it.value) from json_each(?) as it
+  where exists (select 1 from parents where child = it.value) or exists (select 1 from parents where parents.parent = it.value)"""
+PARENTS = Select(
+    "parent, handler, state, link",
+    """from (
+      select parents.parent, jobs.handler, jobs.state, link from parents left join jobs on jobs.id = parents.parent
+      where child = ?1 order by place limit ?2)""",
+)
+CHILDREN = Select(
+    "child, handler, state, link",
+    """from (
+      select parents.child, jobs.handler, jobs.state, link from parents cross join jobs on jobs.id = parents.child
+      where parent = ?1 order by child limit ?2)""",
+)
+COUNTED_BY_STATE = Select(
+    "state, n",
+    """from (
+      select state, count(*) as n from json_each(?) as it left join jobs on jobs.id = it.value group by state)""",
+)
 
 
 class Queries:
@@ -165,6 +187,11 @@ class Queries:
             ended: list[int] = self._connection.json(ENDED, packed(ids))
         return ended
 
+    def counts_by_state(self, ids: Sequence[int]) -> dict[str | None, int]:
+        with self._connection.snapshot():
+            rows = self._connection.rows(COUNTED_BY_STATE, packed(list(ids)))
+        return {None if state is None else STATES[state].value: n for state, n in rows}
+
     def get_many(self, ids: list[int], brief: bool = False) -> tuple[int, list[dict[str, Any]]]:
         with self._connection.snapshot():
             if not brief:
@@ -181,7 +208,8 @@ class Queries:
         errors: dict[int, list[Mapping[str, Any]]] = {}
         for job_id, record in self._connection.rows(LAST_ATTEMPTS if brief else ATTEMPTS, batch):
             errors.setdefault(job_id, []).append(readable_attempt(record))
-        return [job_dict(self._shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
+        jobs = [job_dict(self._shown(row, errors)) for row in self._connection.rows(BRIEF if brief else SHOWN, batch)]
+        return jobs if brief else self._with_relatives(jobs)
 
     def _shown(self, row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]) -> Shown:
         id, handler, payload, queue, priority, state, retries, policy, options = row[:9]
@@ -209,6 +237,14 @@ class Queries:
         dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
         reports = (progress, at, log, extras, expires_at, key_holder(holder), n, end)
         return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, *reports))
+
+    def _with_relatives(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        batch, rows = packed([job["id"] for job in jobs]), self._connection.rows
+        found = {
+            id: relatives(rows(PARENTS, id, MAX_SHOWN), rows(CHILDREN, id, MAX_SHOWN))
+            for id in self._connection.json(HAVE_ANY, batch)
+        }
+        return [job | found.get(job["id"], NO_RELATIVES) for job in jobs]
 
     def remaining(
         self,

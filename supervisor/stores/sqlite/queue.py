@@ -22,7 +22,7 @@ from supervisor.retry import SUSPECT
 from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import ROWS_OF_A_LOOK, Turns, waiting_of
 from supervisor.stores.expiry import next_look
-from supervisor.stores.extras import ExistingId, Extras
+from supervisor.stores.extras import ExistingId, Extras, by_place
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -42,7 +42,7 @@ from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
-from supervisor.stores.sqlite.schema import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, headers_are_long
+from supervisor.stores.sqlite.texts import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, headers_are_long
 from supervisor.stores.sqlite.unique import UniqueKeys
 
 ROWS_OF_A_STATEMENT = 100
@@ -82,11 +82,12 @@ PAUSED = "select json_group_array(queue) from queues where paused"
 
 # The long texts are read only for the jobs that are claimed. Another program may have put one into the row. The token lacks its
 # random part: so long a number takes long to write and to read.
-CANDIDATES = Select(
-    f"""id, {NEXT_TOKEN}, handler, queue,
+COLUMNS = f"""id, {NEXT_TOKEN}, handler, queue,
       iif(length(payload) <= {MAX_INLINE} and not {headers_are_long("jobs")}, cast(payload as text), null),
       iif(length(headers) <= {MAX_INLINE}, cast(headers as text), null),
-      retries, priority, tier, due_at, created_at, null, expired_count, options""",
+      retries, priority, tier, due_at, created_at, null, expired_count, options"""
+CANDIDATES = Select(
+    COLUMNS,
     f"""from (
       select id as candidate from jobs
       where state = {READY} and queue = ? and tier = ? and queue not in (select queue from queues where paused)
@@ -179,7 +180,7 @@ class Queue:
         if any(kind.extras is not None for kind in batch.kinds):
             if self._extras.are_only_unique(batch):
                 return self._with_turns(self._insert_unique(batch, now), batch.kinds), now
-            return self._with_turns([self._insert_one(row, now) for row in batch], batch.kinds), now
+            return self._with_turns(self._insert_each(batch, now), batch.kinds), now
         first = next_age(self._connection)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
             self._insert_part(batch[start : start + ROWS_OF_A_STATEMENT], now, first + start)
@@ -206,6 +207,14 @@ class Queue:
         for start in range(0, len(new), ROWS_OF_A_STATEMENT):
             self._insert_part(new[start : start + ROWS_OF_A_STATEMENT], now, first + start)
         self._extras.add_unique(first, new, now)
+        return ids
+
+    def _insert_each(self, batch: EnqueueBatch, now: int) -> list[int]:
+        ids: list[int] = []
+        for row in batch:
+            if row.extras is not None and row.extras.after:
+                row = row._replace(extras=row.extras._replace(after=by_place(row.extras.after, ids)))
+            ids.append(self._insert_one(row, now))
         return ids
 
     def _insert_one(self, row: EnqueueRow, now: int) -> int:
@@ -309,21 +318,22 @@ class Queue:
         if self._owner.id is None:
             raise StoreError("claim: join first, so that the leases have an owner")
         with self._connection.transaction():
-            random_part = self._owner.random_part()
             rows = [row for take in takes for row in self._pick(take)]
             if self._turns.partial:
                 self._turns.claimed(takes, {row[LEASE_QUEUE] for row in rows})
-            if not rows:
-                return []
-            rows = self._with_long_texts(rows)
-            until = self._connection.now() + microseconds(ttl)
-            leases, by_policy = self._policies.assign(rows, random_part, resolve)
-            for policy, ids in by_policy.items():
-                self._connection.run(CLAIM, random_part, self._owner.id, until, policy, packed(ids))
-            for (queue, tier), n in by_queue_and_tier(leases).items():
-                self._connection.counts.add(READY, queue, tier, -n)
-                self._connection.counts.add(IN_FLIGHT, queue, tier, n)
-            return leases
+            return self.claim_rows(rows, ttl, resolve) if rows else []
+
+    def claim_rows(self, rows: list[list[Any]], ttl: float, resolve: Resolve) -> list[Lease]:
+        random_part = self._owner.random_part()
+        rows = self._with_long_texts(rows)
+        until = self._connection.now() + microseconds(ttl)
+        leases, by_policy = self._policies.assign(rows, random_part, resolve)
+        for policy, ids in by_policy.items():
+            self._connection.run(CLAIM, random_part, self._owner.id, until, policy, packed(ids))
+        for (queue, tier), n in by_queue_and_tier(leases).items():
+            self._connection.counts.add(READY, queue, tier, -n)
+            self._connection.counts.add(IN_FLIGHT, queue, tier, n)
+        return leases
 
     def _pick(self, take: ClaimRequest) -> list[list[Any]]:
         fresh = self._connection.rows(CANDIDATES, take.queue, 0, take.limit)
@@ -387,7 +397,7 @@ _ONE_ROW = insert_sql(1, (1,) * (1 + len(_Values._fields)))
 
 def _values(row: EnqueueRow, now: int) -> _Values:
     due = now + microseconds(row.delay) if row.delay else now if row.at is None else row.at
-    state = SCHEDULED if due > now else READY
+    state = BLOCKED if row.extras is not None and row.extras.after else SCHEDULED if due > now else READY
     headers = row.headers if row.headers is None or len(row.headers) <= MAX_INLINE else None
     return _Values(row.handler, row.queue, row.priority, headers, options_text(row), due, state)
 

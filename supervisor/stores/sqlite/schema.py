@@ -14,11 +14,13 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.sqlite import expiry, unique
-from supervisor.stores.sqlite.extras import EXTRAS
 from supervisor.stores.sqlite.groups import FREE_TURN, GROUP_TABLES, TAKE_TURN
+from supervisor.stores.sqlite.job_limits import HELD_BACK_GONE, HELD_BACK_MOVED, LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.schedules import SCHEDULES
 from supervisor.stores.sqlite.tags import TAGS
+from supervisor.stores.sqlite.texts import PAYLOADS, headers_are_long, texts_are_long
+from supervisor.stores.sqlite.workflows import PARENT_TABLES
 
 APPLICATION_ID = 0x4A535631
 VERSION = 3
@@ -95,24 +97,6 @@ JOBS = f"""create table jobs(
       options text,
       result text)"""
 
-MAX_INLINE = 500
-"""The maximum of characters of a payload, and of headers, that stand in the row of the job."""
-# Each claim and settle writes the row of its job anew, so long texts are not in it. If the payload or the headers are longer than
-# MAX_INLINE, the payload is here, and null in the row; the same for the headers if they are longer themselves.
-PAYLOADS = "create table payloads(job_id integer primary key, payload text, headers text)"
-PAYLOAD = "cast(coalesce(jobs.payload, (select payload from payloads where job_id = jobs.id), '') as text)"
-HEADERS = "cast(coalesce(jobs.headers, (select headers from payloads where job_id = jobs.id)) as text)"
-TEXT_LENGTH = f"length({PAYLOAD}) + coalesce(length({HEADERS}), 0)"
-
-
-def texts_are_long(row: str) -> str:
-    return f"(coalesce(length({row}.payload), 0) > {MAX_INLINE} or {headers_are_long(row)})"
-
-
-def headers_are_long(row: str) -> str:
-    return f"coalesce(length({row}.headers), 0) > {MAX_INLINE}"
-
-
 # A row that no claim could read would block all others, so it is refused when it is written. The store itself gives every row
 # its age: a row without one was inserted with plain SQL by another program, and is counted here.
 _STATE_AT_FIRST = f"iif(new.state = {READY} and new.due_at > {_NOW}, {SCHEDULED}, new.state)"
@@ -132,6 +116,7 @@ UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, que
     end"""
 
 QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs when old.queue is not new.queue begin
+      {HELD_BACK_MOVED};
       {FREE_TURN}
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
@@ -139,10 +124,12 @@ QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs w
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
+      {HELD_BACK_GONE};
       {FREE_TURN}
       delete from payloads where job_id = old.id;
       delete from key_waiters
         where key = (select key from extras where job_id = old.id) and job_id = old.id;
+      delete from parents where child = old.id;
       {unique.FORGET_DELETED};
       {expiry.FORGET_DELETED};
       delete from extras where job_id = old.id;
@@ -185,6 +172,9 @@ REPORT_LENGTH = (
     "coalesce((select coalesce(length(progress), 0) + coalesce(length(log), 0) from reports where job_id = jobs.id), 0)"
 )
 
+# A text that is no JSON would keep its job from being deleted, so it is refused.
+EXTRAS = """create table extras(
+      job_id integer primary key, key text, expires_at int, text text not null check (json_valid(text)))"""
 # Only jobs that have snoozed have a row: how often, and the time at which the last snooze ends. See `snoozes`.
 SNOOZES = "create table snoozes(job_id integer primary key, n int not null, until int not null)"
 BLOCKED_JOBS = f"create index blocked on jobs(id) where state = {BLOCKED}"
@@ -223,6 +213,8 @@ SCHEMA = (
     EXTRAS,
     *TAGS,
     *KEY_TABLES,
+    *LIMIT_TABLES,
+    *PARENT_TABLES,
     *unique.UNIQUE_TABLES,
     expiry.EXPIRIES,
     *GROUP_TABLES,

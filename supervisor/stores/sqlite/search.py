@@ -20,7 +20,7 @@ from supervisor.stores.limits import MAX_TIME
 from supervisor.stores.records import Place, readable_attempt
 from supervisor.stores.search import CLOCK_STEP, FailureGroup, IdRange, JobFilter, SearchLimits, Walk, has_error
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD
+from supervisor.stores.sqlite.texts import HEADERS, PAYLOAD
 
 INDEXES = {BLOCKED: "blocked", READY: "ready", SCHEDULED: "scheduled", IN_FLIGHT: "in_flight"}
 CREATED_AT = "select created_at from jobs where id >= ? order by id limit 1"

@@ -34,8 +34,8 @@ from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
-from supervisor.stores.sqlite.schema import HEADERS, PAYLOAD
 from supervisor.stores.sqlite.snoozes import Snoozes
+from supervisor.stores.sqlite.texts import HEADERS, PAYLOAD
 
 _SUCCEEDED = JobState.SUCCEEDED
 

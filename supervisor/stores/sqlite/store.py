@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from supervisor.stores.fencing import RandomPart, random_part
+from supervisor.stores.limited_claims import LimitedClaims
 from supervisor.stores.operator_commands import BatchedCommands
 from supervisor.stores.schedules import StoredSchedules
 from supervisor.stores.sqlite.connection import Connection, SqliteLimits
 from supervisor.stores.sqlite.database_file import beside
 from supervisor.stores.sqlite.dead_letters import DeadLetterQueue
+from supervisor.stores.sqlite.job_limits import LimitRows
 from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.migrations import bring_up
 from supervisor.stores.sqlite.notifier import Notifier
@@ -22,6 +24,7 @@ from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import Queue
+from supervisor.stores.sqlite.ready_claims import ReadyClaims
 from supervisor.stores.sqlite.recovery import Recovery
 from supervisor.stores.sqlite.repair import Repair
 from supervisor.stores.sqlite.schedules import ScheduleTable
@@ -39,6 +42,10 @@ class _Parts:
         self.policies = Policies(connection)
         self.owner = Ownership(connection, self.owner_lock, self.notifier, random_part)
         self.queue = Queue(connection, self.policies, self.owner, self.notifier, self.links)
+        self.limited = LimitedClaims(
+            LimitRows(connection, ReadyClaims(connection, self.queue).claim, self.queue.paused), connection.transaction
+        )
+        connection.on_rollback(self.limited.forget)
         self.settles = Settles(connection, self.policies, self.owner, self.links)
         self.recovery = Recovery(connection, self.policies, self.owner, self.owner_lock)
         self.queries = Queries(connection, self.policies, self.owner, self.owner_lock)
@@ -66,6 +73,8 @@ class SqliteStore:
         self.notifier, self.owner_lock = notifier, _ = parts.notifier, parts.owner_lock
         dead_letters, commands, transfer = parts.dead_letters, parts.commands, parts.transfer
         self.transaction, self.close, self.clock = connection.transaction, connection.close, clock
+        self.allowance, self.claim_limited = parts.limited.allowance, parts.limited.claim_limited
+        self.release_held = parts.limited.release_held
         self.enqueue, self.notify, self.paused = queue.enqueue, notifier.notify, queue.paused
         self.make_due, self.oldest_ready = queue.make_due, Oldest(connection).oldest_ready
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
@@ -79,6 +88,7 @@ class SqliteStore:
         self.mark_accepted, self.stats = dead_letters.mark_accepted, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
         self.get_many, self.ended = queries.get_many, queries.ended
+        self.counts_by_state = queries.counts_by_state
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.move = commands.move

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_HAS_TAGS = "iif(json_valid({row}.text), json_type({row}.text, '$.tags') = 'array', 0)"
+_HAS_TAGS = "json_type({row}.text, '$.tags') = 'array'"
 
 TAGS = (
     "create table job_tags(job_id int not null, tag text not null, primary key(job_id, tag)) without rowid",

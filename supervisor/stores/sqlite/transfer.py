@@ -17,14 +17,12 @@ from supervisor.stores.sqlite.queue import next_age, put_long_texts
 from supervisor.stores.sqlite.schedules import ScheduleTable
 from supervisor.stores.sqlite.schema import (
     CLOSED_TRIGGERS,
-    HEADERS,
-    PAYLOAD,
     REPORT_LENGTH,
-    TEXT_LENGTH,
     TRANSFER_OUT,
     TRANSFERS_IN,
     closed_trigger,
 )
+from supervisor.stores.sqlite.texts import HEADERS, PAYLOAD, TEXT_LENGTH
 from supervisor.stores.transfer import (
     TRANSFERRED_STATES,
     TransferRecord,

@@ -30,6 +30,7 @@ class Settings:
     retries: int = 0
     concurrency: int = 0
     http: int = 0
+    limits: str = ""
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ def write(deployment: Deployment, workers: int | None = None) -> None:
         f"store: {json.dumps(_store(deployment))}\n"
         f"workers: {{count: {workers or settings.workers}{timeout}, async: {{concurrency: {settings.concurrency or 100}}}}}\n"
         f"retry: {{max_retries: {settings.retries}}}\n"
-        f"{http}log: {{level: warning}}\n"
+        f"{http}log: {{level: warning}}\n{settings.limits}\n"
     )
 
 

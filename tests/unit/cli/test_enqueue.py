@@ -236,3 +236,40 @@ def test_plugins_are_not_imported_for_a_handler_that_takes_any_payload(call: Cal
     write("plugins/p.py", TYPED + "open('imported', 'w')\n")
     assert call("enqueue", "any", "[1]") == (0, "1\n", "")
     assert not (tmp_path / "imported").exists()
+
+
+def test_lines_of_a_file_name_the_jobs_that_they_wait_for(call: Call) -> None:
+    call("enqueue", "before")
+    write(
+        "jobs.jsonl",
+        '{"handler": "fetch", "name": "a"}\n\n{"handler": "fetch", "name": "b", "after": [1]}\n'
+        '{"handler": "merge", "after": ["b", "a", 1], "on_parent_failed": "wait"}\n',
+    )
+    assert call("enqueue", "--file", "jobs.jsonl", "--force") == (0, "3\n", "")
+    assert call("jobs", "show", 4, "--json").json["after"] == [3, 2, 1]
+    assert call("jobs", "show", 3, "--json").json["after"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        (
+            '{"handler": "a", "after": ["b"]}\n{"handler": "b", "name": "b"}',
+            ":1: after: no earlier line has the name 'b'",
+        ),
+        ('{"handler": "a", "name": "a", "after": ["a"]}', ":1: after: no earlier line has the name 'a'"),
+        (
+            '{"handler": "a", "name": "a"}\n{"handler": "b", "name": "a"}',
+            ":2: name: an earlier line has the name 'a' too",
+        ),
+        ('{"handler": "a", "name": 7}', ":1: name: expected"),
+        ('{"handler": "a", "after": [99]}', "after: there is no job 99"),
+    ],
+)
+def test_wrong_names_in_a_file_are_refused(call: Call, lines: str, error: str) -> None:
+    call("enqueue", "before")
+    write("jobs.jsonl", lines)
+    answer = call("enqueue", "--file", "jobs.jsonl", "--force")
+    assert answer.code == 2
+    assert error in answer.err
+    assert len(call("jobs", "list", "--json").lines) == 1

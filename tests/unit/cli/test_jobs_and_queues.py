@@ -125,3 +125,47 @@ def test_a_worker_that_may_run_on_is_warned_of_only_once_its_job_is_cancelled(
     assert (locked.code, "locked" in locked.err, "Warning" in locked.err) == (75, True, False), locked
     assert call("jobs", "cancel", 1, 9).err.startswith("Warning: job 1 is cancelled, and its worker may still run it\n")
     assert "Warning" not in call("jobs", "cancel", 9).err
+
+
+def test_a_job_is_shown_with_its_parents_and_children(call: Call) -> None:
+    for arguments in (
+        ["fetch"],
+        ["fetch"],
+        ["merge", "--after", 1, "--after", 2],
+        ["a", "--after", 3],
+        ["b", "--after", 3],
+    ):
+        assert call("enqueue", *arguments).code == 0
+    call("jobs", "cancel", 5)
+    assert call("jobs", "show", 3).out.partition("workflow\n")[2].splitlines() == [
+        "    1 fetch: ready, waited for",
+        "    2 fetch: ready, waited for",
+        "    └─ 3 merge: blocked (this job)",
+        "       ├─ 4 a: blocked, waited for",
+        "       └─ 5 b: cancelled",
+    ]
+    shown = call("jobs", "show", 3, "--json").json
+    assert [parent["id"] for parent in shown["parents"]] == [1, 2]
+    assert shown["children"][0] == {"id": 4, "handler": "a", "state": "blocked", "waits": True}
+    assert "waits for its parents, jobs 1 (fetch, ready), 2 (fetch, ready)" in shown["waiting_because"]
+    assert "workflow" not in call("jobs", "show", call("enqueue", "alone").out.strip()).out
+
+
+def test_a_job_that_waits_for_a_failed_parent_names_the_command(call: Call) -> None:
+    call("enqueue", "fetch")
+    call("enqueue", "merge", "--after", 1, "--on-parent-failed", "wait")
+    call("jobs", "cancel", 1)
+    reason = call("jobs", "show", 2, "--json").json["waiting_because"]
+    assert reason == (
+        "its parent, job 1 (fetch), has been cancelled: run that again with: supervisor jobs retry 1, or cancel this job with: "
+        "supervisor jobs cancel 2"
+    )
+    call("jobs", "retry", 1)
+    assert "waits for its parent, job 1" in call("jobs", "show", 2, "--json").json["waiting_because"]
+
+
+def test_many_children_are_counted(call: Call) -> None:
+    call("enqueue", "fetch")
+    write("jobs.jsonl", '{"handler": "merge", "after": [1]}\n' * 25)
+    call("enqueue", "--file", "jobs.jsonl", "--force")
+    assert call("jobs", "show", 1).lines[-1].strip() == "└─ ... 5 more ..."

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.client.client import enqueue_row
+from supervisor.client.new_jobs import enqueue_row
 from supervisor.config.loading import load
 from supervisor.config.retries import BackoffSettings
 from supervisor.config.settings import Settings

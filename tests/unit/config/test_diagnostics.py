@@ -87,6 +87,15 @@ def test_an_unknown_key_is_refused_at_every_level(errors: Any, text: str, key: s
         ("retention: {succeeded: null}", "retention.succeeded: expected a duration such as"),
         ("retry: {max_retries: -1}", "retry.max_retries: expected a whole number from 0 to 1000"),
         ("retry: {max_retries: 1001}", "retry.max_retries: expected a whole number from 0 to 1000"),
+        ("queues: {q: {limit: {running: 0}}}", "queues.q.limit.running: expected a whole number from 1 to 1000000, or none"),
+        *(
+            (
+                f"handlers: {{h: {{limit: {{rate: {rate}}}}}}}",
+                "handlers.h.limit.rate: expected a number from 1 to 1000000 and a duration, such as 100/1m, or none",
+            )
+            for rate in ("100", "0/1m", "5/0s", "1.5/1m", "5/m", "5/1m/1m", "'5 per 1m'", "[5, 1m]")
+        ),
+        ("queues: {q: {limit: {rates: 5/1m}}}", "queues.q.limit.rates: unknown key, did you mean 'rate'?"),
         ("retry: {fetch_ratio: 0}", "retry.fetch_ratio: expected a number above 0 and up to 1, got 0"),
         ("retry: {fetch_ratio: .nan}", "retry.fetch_ratio: expected a number above 0"),
         ("retry: {burst: 0}", "retry.burst: expected a whole number"),

@@ -62,6 +62,8 @@ STORE = "store: {type: kafka, bootstrap: 'k1:9092', group: g, topics: {orders: t
             "workers: {queues: [orders]}",
             "workers.queues: expected all topics of the store: the records of mixed would be fetched and never run",
         ),
+        ("", "queues: {orders: {limit: {running: 2}}}", "queues.orders.limit: expected no limit with a Kafka store"),
+        ("", "handlers: {take: {limit: {rate: 5/1s}}}", "handlers.take.limit: expected no limit with a Kafka store"),
     ],
 )
 def test_a_contradiction_is_named_with_the_key_to_change(errors: Any, keys: str, rest: str, error: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from supervisor.client.client import BatchBuilder, batch_of, enqueue_row
+from supervisor.client.new_jobs import BatchBuilder, batch_of, enqueue_row
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
 from supervisor.jobs import NewJob

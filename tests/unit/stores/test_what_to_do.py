@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.stores.problems import problems
+from supervisor.stores.supervisors import ABOUT
 from supervisor.stores.waiting import waiting_because
 
 AT = "2026-01-01T00:00:00+00:00"
@@ -15,7 +16,7 @@ AT = "2026-01-01T00:00:00+00:00"
 def status(partitions: list[Any], *, paused: bool) -> dict[str, Any]:
     row = {
         "host": "box", "pid": 7, "state": "running", "seen_at": AT, "lease_ttl": 30.0, "queues": None, "handlers": ["work"],
-        "missing_handlers": [], "problems": [], "sinks": [], "partitions": partitions, "spent_budgets": [],
+        "missing_handlers": [], "problems": [], "sinks": [], "partitions": partitions, "spent_budgets": [], "limits": [],
     }  # fmt: skip
     queue = {"queue": "orders", "queue_size": 1, "retry_queue_size": 0, "scheduled": 0, "paused": paused}
     return {"at": AT, "supervisors": [row], "queues": [queue], "sinks": []}
@@ -47,6 +48,45 @@ def test_a_retry_is_run_now_where_it_can_be(partitions: list[Any], how: str) -> 
         "snoozes": 0, "snoozed_until": None,
     }  # fmt: skip
     assert (waiting_because(job, status(partitions, paused=False)) or "").endswith(how)
+
+
+def job(state: str, **more: Any) -> dict[str, Any]:
+    return {
+        "id": 5, "state": state, "queue": "orders", "handler": "work", "due_at": AT, "expired_count": 0, "retries": 0,
+        "max_retries": None, "errors": [], "missing_sinks": [], "key": None, "key_held_by": None, "group": None, **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("of", "state", "reached", "found"),
+    [
+        ("handler", "blocked", "running", "handler work has the limit 2 at once, and no more may run now: wait, or raise handlers.work.limit"),
+        ("handler", "blocked", "rate", "handler work has the limit 2 at once, and no more may be claimed now"),
+        ("handler", "blocked", None, "handler work has the limit 2 at once, and no more may run now"),
+        ("queue", "ready", "running", "queue orders has the limit 2 at once, and no more may run now: wait, or raise queues.orders.limit"),
+        ("queue", "ready", None, "no worker of supervisor box pid 7 is ready yet"),
+        ("other", "blocked", "running", "the job that it has waited for has ended, or a limit has been removed"),
+    ],
+)  # fmt: skip
+def test_the_limit_that_a_job_waits_for_is_named(of: str, state: str, reached: str | None, found: str) -> None:
+    known = status([], paused=False)
+    name = {"handler": "work", "queue": "orders"}.get(of, "x")
+    (row,) = known["supervisors"]
+    row |= {
+        **ABOUT,
+        **row,
+        "workers": [],
+        "limits": [{"of": of, "name": name, "limit": "2 at once", "reached": reached}],
+    }
+    assert (waiting_because(job(state), known) or "").startswith(found)
+
+
+def test_a_job_that_has_its_own_key_waits_for_a_limit() -> None:
+    known = status([], paused=False)
+    (row,) = known["supervisors"]
+    row["limits"] = [{"of": "handler", "name": "work", "limit": "1/1s", "reached": "rate"}]
+    held = job("blocked", key="k", key_held_by={"id": 5, "state": "blocked"})
+    assert (waiting_because(held, known) or "").startswith("handler work has the limit 1/1s")
 
 
 def test_a_ready_job_says_that_it_takes_turns() -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor import AsyncClient, Client, InvalidPayload, Job, JobFailed, Reject, Retry, Snooze, handler
-from supervisor.client.client import InvalidJob
-from supervisor.errors import PluginMistake, StoreError
+from supervisor.errors import InvalidJob, PluginMistake, StoreError
 from supervisor.testing import JobRunner
 
 pytest_plugins = ["pytester", "supervisor.testing.pytest_plugin"]

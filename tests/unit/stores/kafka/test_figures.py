@@ -161,7 +161,7 @@ def test_a_record_that_holds_an_offset_for_ten_minutes_is_a_problem(
 
 
 def test_a_dead_letter_that_is_not_accepted_is_said_to_hold_the_offset(world: World) -> None:
-    from supervisor.stores.memory.state import DeadLetterRecord
+    from supervisor.stores.memory.other_records import DeadLetterRecord
 
     partition = world.assign(0, 5)
     world.fetch(partition, 5)

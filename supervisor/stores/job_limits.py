@@ -1,0 +1,181 @@
+"""The limits of queues and handlers: how many of their jobs may be in flight at once, and be claimed within a time. No I/O.
+
+A rate is exact: within any time of `per` no more than `claims` jobs are claimed. A claim counts for `per` from its time on. The
+times of many claims are rounded up to a hundredth of `per`, so that few numbers have to be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import orjson
+
+from supervisor.stores.records import ClaimRequest, Waiting
+
+MAX_TIMES = 100
+"""The times of claims that are kept for one limit."""
+
+RUNNING, RATE = "running", "rate"
+"""The reasons why a limit allows no claim."""
+
+
+class Limit(NamedTuple):
+    """At most `running` jobs in flight, and at most `claims` claims within `per` microseconds; None is no limit."""
+
+    running: int | None = None
+    claims: int | None = None
+    per: int = 0
+
+
+class JobLimits(NamedTuple):
+    """The limits by queue, and by handler."""
+
+    queues: Mapping[str, Limit]
+    handlers: Mapping[str, Limit]
+
+    @property
+    def named(self) -> dict[str, Limit]:
+        of_queues = {name_of_queue(queue): limit for queue, limit in self.queues.items()}
+        return of_queues | {name_of_handler(handler): limit for handler, limit in self.handlers.items()}
+
+    def counts(self, queue: str, handler: str) -> bool:
+        """Return whether a job counts for a limit as long as it is in flight."""
+        limits = (self.queues.get(queue), self.handlers.get(handler))
+        return any(limit is not None and limit.running is not None for limit in limits)
+
+    def names_of(self, queue: str, handler: str) -> list[str]:
+        """Return the names of the limits that a job is under."""
+        names = [name_of_queue(queue)] if queue in self.queues else []
+        return [*names, name_of_handler(handler)] if handler in self.handlers else names
+
+
+def name_of_queue(queue: str) -> str:
+    return f"queue {queue}"
+
+
+def name_of_handler(handler: str) -> str:
+    return f"handler {handler}"
+
+
+Times = list[tuple[int, int]]
+"""The claims that count for a rate: when, and how many, the oldest first."""
+
+
+class Use(NamedTuple):
+    """The use of a limit: the number of jobs in flight, and the claims that count for its rate."""
+
+    live: int = 0
+    times: Times = []  # noqa: RUF012
+
+
+def times_of(text: str | None) -> Times:
+    """Return the claims that a store keeps as JSON; none if another program has put something else in their place."""
+    try:
+        return [(int(at), int(n)) for at, n in orjson.loads(text or "[]")]
+    except (ValueError, TypeError):
+        return []
+
+
+def counting(times: Iterable[tuple[int, int]], limit: Limit, now: int) -> Times:
+    """Return the claims that still count. One in the future is from before the clock was set back, and is taken as one of now."""
+    latest = now + limit.per // MAX_TIMES
+    return [(min(at, latest), n) for at, n in times if min(at, latest) + limit.per > now]
+
+
+def left(use: Use, limit: Limit, now: int) -> tuple[int, str]:
+    """Return how many jobs may be claimed now, and which part of the limit allows no more."""
+    most = [(limit.running - use.live, RUNNING)] if limit.running is not None else []
+    if limit.claims is not None:
+        most.append((limit.claims - sum(n for _, n in counting(use.times, limit, now)), RATE))
+    number, reason = min(most)
+    return max(0, number), reason
+
+
+def next_claim(use: Use, limit: Limit, now: int) -> int:
+    """Return the microseconds until the rate allows another claim."""
+    times = counting(use.times, limit, now)
+    needed = sum(n for _, n in times) - (limit.claims or 0) + 1
+    for at, n in times:
+        needed -= n
+        if needed <= 0:
+            return at + limit.per - now
+    return 0
+
+
+def claimed(use: Use, limit: Limit, now: int, n: int) -> Times:
+    """Return the claims that count after another `n`."""
+    times = counting(use.times, limit, now)
+    step = max(1, limit.per // MAX_TIMES) if (limit.claims or 0) > MAX_TIMES else 1
+    at = -(-now // step) * step
+    if times and times[-1][0] >= at:
+        return [*times[:-1], (times[-1][0], times[-1][1] + n)]
+    return [*times, (at, n)]
+
+
+Line = tuple[str, str, int]
+"""The handler, the queue and the tier of jobs that are held back."""
+
+
+class Allowance:
+    """The jobs that limits allow to be claimed, as seen before a claim. `free` is the number of jobs that may be claimed by the name of each limit,
+    `reached` why it is 0, and `lines` the number of jobs that were held back and may be claimed now. `next_claim` is the seconds
+    until a rate allows a claim."""
+
+    def __init__(self, limits: JobLimits, uses: Mapping[str, Use], now: int) -> None:
+        self.limits = limits
+        self.free: dict[str, int] = {}
+        self.reached: dict[str, str] = {}
+        self.lines: dict[Line, int] = {}
+        self._waits: dict[str, int] = {}
+        for name, limit in limits.named.items():
+            self.note(name, uses.get(name, Use()), limit, now)
+
+    def note(self, name: str, use: Use, limit: Limit, now: int) -> None:
+        self.free[name], reason = left(use, limit, now)
+        self.reached.pop(name, None)
+        self._waits.pop(name, None)
+        if not self.free[name]:
+            self.reached[name] = reason
+            if reason == RATE:
+                self._waits[name] = next_claim(use, limit, now)
+
+    @property
+    def next_claim(self) -> float | None:
+        return min(self._waits.values()) / 1e6 if self._waits else None
+
+    def lines_of(self, queue: str, tier: int) -> list[Line]:
+        return [line for line in self.lines if line[1:] == (queue, tier)]
+
+    def claimable(self, waiting: Mapping[str, Waiting]) -> dict[str, Waiting]:
+        """Return the ready jobs by queue, without those that the limits of their queues hold back, and with those that were held back
+        and may be claimed now."""
+        found = dict(waiting)
+        for (_, queue, tier), n in self.lines.items():
+            fresh, retries = found.get(queue, (0, 0))
+            found[queue] = Waiting(fresh, retries + n) if tier else Waiting(fresh + n, retries)
+        for queue in self.limits.queues.keys() & found.keys():
+            most = self.free[name_of_queue(queue)]
+            found[queue] = Waiting(*(min(n, most) for n in found[queue]))
+        return {queue: it for queue, it in found.items() if any(it)}
+
+    def startable(self, waiting: Mapping[str, Waiting], room: int) -> Mapping[str, Waiting]:
+        """Return the claimable jobs without those of limited queues beyond `room`, so that others have their share of the claim."""
+        if not self.limits.queues.keys() & waiting.keys():
+            return waiting
+        found = {
+            queue: Waiting(*(min(n, room) for n in it)) if queue in self.limits.queues else it
+            for queue, it in waiting.items()
+        }
+        return {queue: it for queue, it in found.items() if any(it)}
+
+    def asked(self, takes: Iterable[ClaimRequest], room: int) -> list[ClaimRequest]:
+        """Return the requests of a supervisor that can start `room` jobs at once: of a queue that has a limit it claims no more, so
+        that it keeps no other supervisor from running them."""
+        limited = []
+        for take in takes:
+            if take.queue in self.limits.queues:
+                take = take._replace(limit=min(take.limit, room, self.free[name_of_queue(take.queue)]))
+            if take.limit > 0:
+                limited.append(take)
+        return limited

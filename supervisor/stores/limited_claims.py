@@ -1,0 +1,244 @@
+"""Claims under limits, the same in every store. Jobs of a handler that has reached its limit are held back: they are blocked, and
+stand in a line of their own, so that no claim has to pass over them again. When the limit allows it, the first of that line are
+claimed as if they were ready. Jobs of a queue that has reached its limit just stay ready.
+
+What a limit allows is read before a claim without a lock, and once more, exactly, before the first job under it is claimed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import NamedTuple, Protocol
+
+from supervisor.jobs import LEASE_HANDLER, LEASE_QUEUE, Lease, Tier
+from supervisor.stores.job_limits import Allowance, JobLimits, Limit, Line, Times, Use, claimed, left, name_of_handler
+from supervisor.stores.records import ClaimRequest, Resolve
+
+MAX_LINES = 100
+"""The lines (handler, queue, tier) that one claim looks at."""
+BEFORE_ALL: Line = ("", "", -1)
+HELD_AT_ONCE = 1000
+"""The ready jobs among which a claim looks for others to hold back, so that it takes little longer."""
+
+
+class Candidate(NamedTuple):
+    id: int
+    handler: str
+    priority: int
+    age: int
+    held: bool = False
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        return -self.priority, self.age, self.id
+
+
+class LimitedClaim(NamedTuple):
+    """The leases; how many jobs were held back instead, by queue and tier; with `more` other jobs may be claimable that were not
+    reached, and with `busy` another session was claiming jobs under the same limit."""
+
+    leases: list[Lease]
+    held: Counter[tuple[str, int]]
+    more: bool = False
+    busy: bool = False
+
+
+class LimitRows(Protocol):
+    """The rows of a store that limits need. All calls are made in a transaction. Limits have the names of `job_limits.JobLimits.named`."""
+
+    def now(self) -> int: ...
+
+    def uses(self, limits: Mapping[str, Limit]) -> dict[str, Use]:
+        """Return what these limits have been used for."""
+
+    def lock(self, name: str, limit: Limit) -> bool:
+        """Keep others from claiming jobs under this limit until the end of the transaction. Return False if another session does."""
+
+    def begin(self, name: str, limit: Limit) -> None:
+        """Count the jobs under this limit that are in flight: they may have been claimed when it was not set."""
+
+    def note(self, name: str, limit: Limit, leases: Sequence[Lease], times: Times | None) -> None:
+        """Count these leases, and keep the times of claims."""
+
+    def lines(self, behind: Line, limit: int) -> list[Line]:
+        """Return the first lines behind this one."""
+
+    def count(self, line: Line, most: int) -> int:
+        """Return the number of jobs of the line, or `most`."""
+
+    def first(self, line: Line, limit: int) -> list[Candidate]:
+        """Return the first jobs of the line, by priority, then age. Those that have been changed meanwhile are removed from it."""
+
+    def ready(self, queue: str, tier: int, limit: int) -> list[Candidate]:
+        """Return the first ready jobs, and keep others from claiming them."""
+
+    def hold(self, queue: str, tier: int, handlers: Collection[str], among: int) -> int:
+        """Hold back the jobs of these handlers that are among the first so many ready jobs. Return how many."""
+
+    def resume(self, line: Line, ids: Sequence[int]) -> None:
+        """Make jobs of this line ready."""
+
+    def claim(self, queue: str, ids: Sequence[int], ttl: float, resolve: Resolve) -> list[Lease]:
+        """Claim these ready jobs, in this order."""
+
+    def paused(self) -> frozenset[str]: ...
+
+
+class LimitedClaims:
+    """The calls of the protocol. A store calls `forget` after a rollback."""
+
+    def __init__(self, rows: LimitRows, transaction: Callable[[], AbstractContextManager[None]]) -> None:
+        self._rows, self._transaction = rows, transaction
+        self._limits: JobLimits | None = None
+        self._begun: set[str] = set()
+        self._behind = BEFORE_ALL
+
+    def forget(self) -> None:
+        self._begun.clear()
+
+    def allowance(self, limits: JobLimits, served: frozenset[str] | None) -> Allowance:
+        """Return what these limits allow, in the served queues. They are in force until a call with others."""
+        with self._transaction():
+            if limits != self._limits:
+                self._limits = limits
+                self._begun.clear()
+            return self._allowance(limits, served)
+
+    def _allowance(self, limits: JobLimits, served: frozenset[str] | None) -> Allowance:
+        found = Allowance(limits, self._rows.uses(limits.named), self._rows.now())
+        lines = self._lines() if limits.handlers else []
+        paused = self._rows.paused() if lines else frozenset()
+        for line in lines:
+            handler, queue, _ = line
+            free = found.free.get(name_of_handler(handler), 0)
+            if free and queue not in paused and (served is None or queue in served):
+                found.lines[line] = self._rows.count(line, free)
+        return found
+
+    def _lines(self) -> list[Line]:
+        """Return the lines. If there are too many, others come first the next time."""
+        found = self._rows.lines(self._behind, MAX_LINES)
+        if len(found) < MAX_LINES and self._behind[0]:
+            found += [it for it in self._rows.lines(BEFORE_ALL, MAX_LINES - len(found)) if it <= self._behind]
+        self._behind = found[-1] if len(found) == MAX_LINES else BEFORE_ALL
+        return found
+
+    def claim_limited(
+        self, takes: Sequence[ClaimRequest], ttl: float, resolve: Resolve, allowance: Allowance, room: int
+    ) -> LimitedClaim:
+        """Claim as `claim` does, as far as the limits allow it, and at most `room` jobs under limits."""
+        with self._transaction():
+            round = _Round(self._rows, allowance, self._begun, room)
+            leases = [lease for take in takes for lease in round.claim(take, ttl, resolve)]
+            round.note(leases)
+        return LimitedClaim(leases, round.held, round.more, bool(round.busy))
+
+    def release_held(self, limited: Collection[str], served: frozenset[str] | None, limit: int) -> frozenset[str]:
+        """Make up to `limit` jobs ready that were held back and whose handlers are not `limited`. Return their queues."""
+        queues, behind = set[str](), BEFORE_ALL
+        with self._transaction():
+            while limit > 0 and (lines := self._rows.lines(behind, MAX_LINES)):
+                behind = lines[-1]
+                for line in lines:
+                    handler, queue, _ = line
+                    if handler not in limited and (served is None or queue in served):
+                        ids = [it.id for it in self._rows.first(line, limit)]
+                        self._rows.resume(line, ids)
+                        queues |= {queue} if ids else set()
+                        limit -= len(ids)
+        return frozenset(queues)
+
+
+class _Round:
+    """One claim: what the limits allow is counted down while jobs are picked."""
+
+    def __init__(self, rows: LimitRows, allowance: Allowance, begun: set[str], room: int) -> None:
+        self.held: Counter[tuple[str, int]] = Counter()
+        self.more = False
+        self._rows, self._allowance, self._begun, self._room = rows, allowance, begun, room
+        self._limits, self._named, self._now = allowance.limits, allowance.limits.named, rows.now()
+        self._to_hold = HELD_AT_ONCE
+        self.busy: set[str] = set()
+        """The limits that another session has locked."""
+        self._left: dict[str, int] = {}
+        self._uses: dict[str, Use] = {}
+
+    def claim(self, take: ClaimRequest, ttl: float, resolve: Resolve) -> list[Lease]:
+        fresh = self._candidates(take.queue, Tier.FRESH, take.limit)
+        urgent = len([it for it in fresh if it.priority >= take.urgent])
+        most = take.retries_wanted(len(fresh))
+        retries = self._candidates(take.queue, Tier.RETRY, most) if most else []
+        tiers = {it.id: Tier.FRESH for it in fresh} | {it.id: Tier.RETRY for it in retries}
+        picked = [it for it in take.pick(fresh, urgent, retries) if self._take(take.queue, it.handler)]
+        for handler, tier in {(it.handler, tiers[it.id]) for it in picked if it.held}:
+            ids = [it.id for it in picked if it.held and it.handler == handler and tiers[it.id] == tier]
+            self._rows.resume((handler, take.queue, tier), ids)
+        return self._rows.claim(take.queue, [it.id for it in picked], ttl, resolve) if picked else []
+
+    def note(self, leases: Sequence[Lease]) -> None:
+        """Count the jobs that were claimed under limits."""
+        by_name: dict[str, list[Lease]] = {}
+        for lease in leases:
+            for name in self._limits.names_of(lease[LEASE_QUEUE], lease[LEASE_HANDLER]):
+                by_name.setdefault(name, []).append(lease)
+        now = self._rows.now() if by_name else self._now  # not before the claim
+        for name, its in by_name.items():
+            limit, use = self._named[name], self._uses[name]
+            times = None if limit.claims is None else claimed(use, limit, now, len(its))
+            self._rows.note(name, limit, its, times)
+            self._allowance.note(name, Use(use.live + len(its), use.times if times is None else times), limit, now)
+
+    def _allowed(self, name: str) -> int:
+        """Return how many more jobs this limit allows. Only what it allows after it is locked is exact."""
+        if name not in self._left:
+            limit = self._named[name]
+            self._left[name] = 0
+            if not self._allowance.free[name] or not self._room:
+                return 0
+            if not self._rows.lock(name, limit):
+                self.busy.add(name)
+                return 0
+            if name not in self._begun:
+                self._rows.begin(name, limit)
+                self._begun.add(name)
+            self._uses[name] = use = self._rows.uses({name: limit}).get(name, Use())
+            self._left[name], _ = left(use, limit, self._now)
+            self._allowance.note(name, use, limit, self._now)
+        return self._left[name]
+
+    def _take(self, queue: str, handler: str) -> bool:
+        """Count a job down from its limits, unless one of them allows no more."""
+        names = self._limits.names_of(queue, handler)
+        if not all(self._allowed(name) for name in names) or (names and not self._room):
+            return False
+        for name in names:
+            self._left[name] -= 1
+        self._room -= bool(names)
+        return True
+
+    def _candidates(self, queue: str, tier: int, limit: int) -> list[Candidate]:
+        """Return the first claimable jobs of a tier, ready ones and those that were held back. Hold back the ready jobs that are in
+        front of them and whose handlers have reached their limits."""
+        ready: list[Candidate] = []
+        while True:
+            found = self._rows.ready(queue, tier, limit)
+            limited = {it.handler for it in found if it.handler in self._limits.handlers}
+            closed = {handler for handler in limited if not self._allowed(name_of_handler(handler))}
+            ready = [it for it in found if it.handler not in closed]
+            to_hold = {handler for handler in closed if name_of_handler(handler) not in self.busy}
+            if len(ready) == len(found) or not to_hold:
+                break
+            held = 0 if self._to_hold <= 0 else self._rows.hold(queue, tier, to_hold, max(limit, HELD_AT_ONCE))
+            self.held[queue, tier] += held
+            self._to_hold -= held
+            if not held:
+                self.more = True
+                break
+        for line in self._allowance.lines_of(queue, tier):
+            if most := self._allowed(name_of_handler(line[0])):
+                found = self._rows.first(line, min(limit, most))
+                self.more |= not found
+                ready += found
+        return sorted(ready, key=lambda it: it.place)[:limit]

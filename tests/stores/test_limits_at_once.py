@@ -1,0 +1,107 @@
+"""Several supervisors claim jobs under the same limits at once: none of them sees too few that run, and none waits for another."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+
+import pytest
+
+from supervisor.errors import StoreContended
+from supervisor.stores.job_limits import JobLimits, Limit
+from supervisor.stores.records import ClaimRequest, EnqueueRow
+from tests.stores.factories import IN_SQL, ON_POSTGRESQL, TTL, again, release, resolve, success
+
+MINUTE = 60_000_000
+LIMITS = JobLimits({"q": Limit(running=5)}, {"a": Limit(running=2), "b": Limit(running=3, claims=1000, per=MINUTE)})
+JOBS = 300
+
+
+def put(store, handler, n, queue="q"):
+    return store.enqueue([EnqueueRow(handler, "{}", queue=queue) for _ in range(n)])
+
+
+def claim(store, limits, n=10, queue="q", room=100):
+    with store.transaction():
+        allowance = store.allowance(limits, None)
+        requests = allowance.asked([ClaimRequest(queue, n, n, n, 100)], room)
+        return store.claim_limited(requests, TTL, resolve, allowance, room)
+
+
+class Running:
+    """The jobs that run between the commit of their claim and the settle, which are no more than are in flight."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self._counts = Counter()
+        self.most = Counter()
+
+    def change(self, leases, by):
+        with self._lock:
+            for lease in leases:
+                for name in (lease.queue, lease.handler):
+                    self._counts[name] += by
+                    self.most[name] = max(self.most[name], self._counts[name])
+
+
+@IN_SQL
+def test_no_more_than_the_limit_run_though_all_claim_at_once(factory, store):
+    ids = put(store, "a", JOBS) + put(store, "b", JOBS) + put(store, "c", JOBS)
+    stores = [factory.joined(f"owner {n}") for n in range(4)]
+    running, left, failed = Running(), set(ids), []
+
+    def work(own, choice):
+        while left:
+            try:
+                leases = claim(own, LIMITS, choice.randint(1, 6)).leases
+            except StoreContended:
+                continue
+            running.change(leases, 1)
+            running.change(leases, -1)
+            ends = [choice.choice((success, success, release, again)) for _ in leases]
+            own.settle([end(lease) for end, lease in zip(ends, leases, strict=True)])
+            left.difference_update(lease.id for end, lease in zip(ends, leases, strict=True) if end is not release)
+
+    def guarded(own, seed):
+        try:
+            work(own, random.Random(seed))
+        except BaseException as error:
+            failed.append(error)
+            left.clear()
+
+    threads = [threading.Thread(target=guarded, args=(own, seed)) for seed, own in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert running.most["q"] <= 5 and running.most["a"] <= 2 and running.most["b"] <= 3
+    assert store.remaining(None, 0) == {}
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize("limits", [JobLimits({"q": Limit(running=1)}, {}), JobLimits({}, {"a": Limit(running=1)})])
+def test_a_claim_that_is_not_committed_counts(factory, store, limits):
+    put(store, "a", 3)
+    other = factory.joined("two")
+    with store.transaction():
+        (lease,) = claim(store, limits).leases
+        assert claim(other, limits).leases == []
+    assert claim(other, limits).leases == []
+    store.settle([success(lease)])
+    assert len(claim(other, limits).leases) == 1
+
+
+@ON_POSTGRESQL
+def test_a_session_that_holds_a_limit_keeps_no_other_job_from_being_claimed(factory, store):
+    limits = JobLimits({}, {"a": Limit(running=2)})
+    held = put(store, "a", 3)
+    others = put(store, "b", 3)
+    other = factory.joined("two")
+    with store.transaction():
+        assert len(claim(store, limits, 1).leases) == 1
+        claimed = claim(other, limits)
+        assert [lease.id for lease in claimed.leases] == others
+        assert claimed.busy and not claimed.held
+    assert len([id for id in held if store.get(id)["state"] == "blocked"]) == 0

@@ -1,0 +1,211 @@
+"""Limits of queues and handlers hold over all supervisors, whichever of them are killed, and hold up no other jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from supervisor.stores.postgres.store import PostgresStore
+from tests.stores.postgres_server import server
+from tests.system.command import Command, wait_for
+
+CONFIG = """
+workers: {count: 3, heartbeat: 200ms}
+lease: {ttl: 1s}
+retry: {max_retries: 3, backoff: {base: 20ms, jitter: none}}
+"""
+# A job fails if it runs beside more than one other: the lock of a process that is killed is free at once.
+PLUGIN = {
+    "work.py": """
+        import fcntl, time
+        from supervisor import handler
+
+        @handler
+        def mail(job):
+            for place in range(2):
+                with open(f"{place}.lock", "a") as lock:
+                    try:
+                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    except BlockingIOError:
+                        continue
+                    time.sleep(job.payload or 0.01)
+                    return
+            raise RuntimeError("more than two run at once")
+
+        @handler
+        def other(job):
+            pass
+    """
+}
+
+
+def succeeded(command: Command, handler: str = "mail") -> int:
+    return len(command.jobs("--state", "succeeded", "--handler", handler))
+
+
+def seconds(job: dict[str, Any], key: str) -> float:
+    return datetime.fromisoformat(job[key]).timestamp()
+
+
+@pytest.fixture
+def schema() -> Iterator[str]:
+    """The `store` of a config: a schema of its own in PostgreSQL."""
+    name = f"limits_{os.getpid()}"
+    PostgresStore(server().url, schema=name, create=True).close()
+    yield json.dumps({"url": server().url, "schema": name})
+    with server().connect() as admin:
+        admin.execute(f"drop schema {name} cascade")
+
+
+@pytest.mark.parametrize("where", ["handlers: {mail:", "queues: {default:"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_no_more_jobs_run_at_once_while_supervisors_are_killed(
+    command: Command, request: pytest.FixtureRequest, kind: str, where: str
+) -> None:
+    store = f"store: {request.getfixturevalue('schema')}" if kind == "postgresql" else ""
+    command.write(f"{CONFIG}{store}\n{where} {{limit: {{running: 2}}}}}}", PLUGIN)
+    command.enqueue_many([{"handler": "mail"} for _ in range(200)])
+    choice = random.Random(7)
+    runs = [command.run(), command.run()]
+    for share in (0.2, 0.4, 0.6):
+        wait_for(lambda share=share: succeeded(command) >= share * 200, 30.0)
+        victim = choice.randrange(2)
+        runs[victim].kill()
+        runs[victim] = command.run()
+    wait_for(lambda: succeeded(command) == 200, 30.0)
+    assert [error for job in command.jobs() for error in job["errors"]] == []
+
+
+def test_a_supervisor_goes_on_as_soon_as_another_gives_a_place_back(command: Command) -> None:
+    """The limit of 1 passes from one supervisor to the other, each of which has a worker that waits."""
+    command.write("workers: {count: 1}\nhandlers: {mail: {limit: {running: 1}}}", PLUGIN)
+    runs = [command.run(), command.run()]
+    for run in runs:
+        run.logged("worker 1 (pid")
+    (first,) = [command.enqueue("mail", 0.3)]
+    command.until(first, "in_flight")
+    others = [command.enqueue("mail", 0.3) for _ in range(5)]
+    for id in others:
+        command.until(id, "succeeded")
+    jobs = [command.job(id) for id in (first, *others)]
+    pauses = [seconds(b, "started_at") - seconds(a, "finished_at") for a, b in pairwise(jobs)]
+    assert all(0 <= pause < 0.5 for pause in pauses), pauses
+
+
+@pytest.mark.parametrize("where", ["handlers: {other:", "queues: {default:"])
+def test_short_jobs_go_on_without_a_pause(command: Command, where: str) -> None:
+    """A supervisor that has missed a free place would look again after 5 seconds."""
+    command.write(f"workers: {{count: 2}}\n{where} {{limit: {{running: 2}}}}}}", PLUGIN)
+    command.enqueue_many([{"handler": "other"} for _ in range(400)])
+    runs = [command.run(), command.run()]
+    wait_for(lambda: succeeded(command, "other") == 400, 60.0)
+    assert all(run.code is None for run in runs)
+    ends = sorted(seconds(job, "finished_at") for job in command.jobs())
+    assert max(b - a for a, b in pairwise(ends)) < 2.5
+
+
+def test_others_run_though_many_jobs_of_a_handler_wait(command: Command) -> None:
+    command.write("workers: {count: 3}\nhandlers: {mail: {limit: {running: 1}}}", PLUGIN)
+    command.enqueue_many([{"handler": "mail", "payload": 3600} for _ in range(5000)])
+    others = [command.enqueue("other") for _ in range(20)]
+    command.run()
+    for id in others:
+        command.until(id, "succeeded")
+    assert len(command.jobs("--state", "in_flight")) == 1
+    (row,) = command.status()["queues"]
+    assert (row["queue_size"], row["blocked"]) == (0, 4999)
+    (id,) = [job["id"] for job in command.jobs("--state", "blocked")[:1]]
+    reason = command.job(id)["waiting_because"]
+    assert reason.startswith("handler mail has the limit 1 at once, and no more may run now")
+    assert "limit of handler mail: 1 at once; no more now" in command.ask("status")
+
+
+def test_a_reload_raises_lowers_and_removes_a_limit(command: Command) -> None:
+    base = "workers: {count: 4}\nshutdown: {grace: 100ms}\n"
+    command.write(base + "handlers: {mail: {limit: {running: 1}}}", PLUGIN)
+    run = command.run()
+    command.enqueue_many([{"handler": "other"}, *({"handler": "mail", "payload": 3600} for _ in range(10))])
+
+    def in_flight(n: int) -> None:
+        assert len(command.jobs("--state", "in_flight")) == n
+
+    wait_for(lambda: in_flight(1))
+    command.write(base + "handlers: {mail: {limit: {running: 2}}}")
+    run.signal(signal.SIGHUP)
+    wait_for(lambda: in_flight(2))
+    command.write(base + "handlers: {other: {limit: {running: 2}}}")
+    run.signal(signal.SIGHUP)
+
+    def released() -> None:
+        assert command.jobs("--state", "blocked") == []
+
+    wait_for(released)
+
+
+def test_what_a_supervisor_that_is_gone_has_held_back_is_run_by_one_without_the_limit(command: Command) -> None:
+    command.write("workers: {count: 2}\nhandlers: {mail: {limit: {running: 1}}}", PLUGIN)
+    command.enqueue_many([{"handler": "mail", "payload": 3600}, *({"handler": "mail"} for _ in range(5))])
+    command.enqueue("other")
+    run = command.run()
+
+    def held_back() -> None:
+        assert len(command.jobs("--state", "blocked")) == 5
+
+    wait_for(held_back)
+    run.kill()
+    command.write("workers: {count: 2}")
+    command.run()
+    wait_for(lambda: succeeded(command) == 5)
+
+
+def test_a_rate_holds_over_two_supervisors(command: Command) -> None:
+    command.write("workers: {count: 2}\nqueues: {default: {limit: {rate: 5/1s}}}", PLUGIN)
+    command.enqueue_many([{"handler": "other"} for _ in range(20)])
+    command.enqueue("other", None, "--delay", "1h")  # which must not delay the others
+    for run in (command.run(), command.run()):
+        run.logged("worker 1 (pid")
+    wait_for(lambda: succeeded(command, "other") == 20)
+    times = sorted(seconds(job, "started_at") for job in command.jobs("--state", "succeeded"))
+    late = 0.3  # from the claim to the start
+    assert all(b - a > 1 - late for a, b in zip(times, times[5:], strict=False)), times
+    assert times[-1] - times[0] < 3 + 5 * late
+
+
+def test_a_drain_waits_for_what_a_limit_holds_back(command: Command) -> None:
+    command.write("workers: {count: 3}\nhandlers: {mail: {limit: {running: 1, rate: 4/500ms}}}", PLUGIN)
+    command.enqueue_many([{"handler": "mail"} for _ in range(12)])
+    ended = command.call("run", "--drain")
+    assert ended.code == 0, ended.err
+    assert succeeded(command) == 12
+
+
+def test_async_jobs_count_too(command: Command) -> None:
+    plugin = """
+        import asyncio
+        from supervisor import handler
+
+        running = 0
+
+        @handler
+        async def fetch(job):
+            global running
+            running += 1
+            try:
+                assert running <= 3, "more than three run at once"
+                await asyncio.sleep(0.01)
+            finally:
+                running -= 1
+    """
+    command.write("workers: {count: 1}\nhandlers: {fetch: {limit: {running: 3}}}", {"fetch.py": plugin})
+    command.enqueue_many([{"handler": "fetch"} for _ in range(100)])
+    assert command.call("run", "--drain").code == 0
+    assert [error for job in command.jobs() for error in job["errors"]] == []
+    assert succeeded(command, "fetch") == 100
