@@ -300,6 +300,18 @@ def test_a_job_with_a_key_takes_one_turn(store):
     assert order(store, 8) == "abababab"
 
 
+def test_jobs_with_parents_take_their_turns_once_these_have_ended(store):
+    (parent,) = store.enqueue([EnqueueRow("mail", "{}", queue="parents")])
+    children = [EnqueueRow("mail", "{}", extras=Extras(group="b", after=(parent,))) for _ in range(3)]
+    store.enqueue(children)
+    grouped(store, "a", 100)
+    take(store, 50)
+    store.settle([success(lease) for lease in take(store, queue="parents")])
+    assert order(store, 6) == "bababa"
+    store.enqueue(children)
+    assert order(store, 6) == "ababab"
+
+
 def test_jobs_that_expire_take_no_turn(factory, store):
     grouped(store, "a", 100)
     store.enqueue([EnqueueRow("mail", "{}", extras=Extras(group="b", expires=1_000_000)) for _ in range(30)])
