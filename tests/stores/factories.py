@@ -240,6 +240,7 @@ class SqliteFactory(StoreFactory):
 
 TABLES = (
     "jobs", "counts", "attempts", "dead_letters", "queues", "supervisors", "schedules", "extras", "key_holders", "key_waiters",
+    "reports", "snoozes", "job_tags", "turns", "job_groups", "group_shares",
 )  # fmt: skip
 NUMBERED = ("jobs", "attempts", "supervisors")
 

@@ -186,6 +186,14 @@ def test_a_job_for_later_takes_its_turn_when_it_is_due(factory, store):
     assert order(store, 8) == "bacbacba"
 
 
+def test_groups_take_turns_though_all_their_jobs_were_for_later(factory, store):
+    for group in "ab":
+        grouped(store, group, 3, delay=10.0)
+    factory.clock.step(10)
+    promote(store, 10)
+    assert order(store) == "ababab"
+
+
 def test_a_plain_job_for_later_takes_a_turn_when_it_is_due(factory, store):
     grouped(store, None, 3, delay=10.0)
     grouped(store, "a", 100)
@@ -227,7 +235,7 @@ def test_a_released_job_sets_no_group_back(store):
     grouped(store, "b", 2)
     assert order(store, 4) == "abab"
     store.settle([release(first)])
-    grouped(store, "c", 2)
+    grouped(store, "c", 10)
     found = order(store, 5)
     assert found[0] == "a" and found[1:].count("c") == 2
 
@@ -283,6 +291,43 @@ def test_a_job_that_is_cancelled_while_it_runs_has_had_its_turn(store):
     grouped(store, "a", 1)
     grouped(store, "b", 1)
     assert order(store, 100)[-2:] == "ab"
+
+
+def test_a_job_with_a_key_takes_one_turn(store):
+    grouped(store, "a", 20)
+    for key in "klmn":
+        grouped(store, "b", key=key)
+    assert order(store, 8) == "abababab"
+
+
+def test_jobs_with_parents_take_their_turns_once_these_have_ended(store):
+    (parent,) = store.enqueue([EnqueueRow("mail", "{}", queue="parents")])
+    children = [EnqueueRow("mail", "{}", extras=Extras(group="b", after=(parent,))) for _ in range(3)]
+    store.enqueue(children)
+    grouped(store, "a", 100)
+    take(store, 50)
+    store.settle([success(lease) for lease in take(store, queue="parents")])
+    assert order(store, 6) == "bababa"
+    store.enqueue(children)
+    assert order(store, 6) == "ababab"
+
+
+def test_jobs_that_expire_take_no_turn(factory, store):
+    grouped(store, "a", 100)
+    store.enqueue([EnqueueRow("mail", "{}", extras=Extras(group="b", expires=1_000_000)) for _ in range(30)])
+    factory.clock.step(2)
+    store.look(None, 100)
+    grouped(store, "b", 3)
+    assert order(store, 6) == "ababab"
+
+
+def test_a_job_that_is_replaced_again_and_again_takes_one_turn(store):
+    grouped(store, "a", 100)
+    again_and_again = Extras(group="b", unique="u", on_conflict="replace")
+    for _ in range(20):
+        store.enqueue([EnqueueRow("mail", "{}", extras=again_and_again)])
+    grouped(store, "b", 3)
+    assert order(store, 8) == "abababab"
 
 
 def test_a_transaction_that_fails_leaves_the_turns_as_they_were(store):

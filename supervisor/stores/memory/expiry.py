@@ -49,5 +49,6 @@ class Expiries:
 
     def _expire(self, job: JobRecord, expires_at: int, now: int) -> None:
         errors = (*job.errors, expired_record(expires_at, now))
+        self._links.groups.free_turn(job)
         self._state.change(job, state=JobState.CANCELLED, token=job.token + 1, finished_at=now, errors=errors)
         self._links.ended(job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from supervisor.jobs import ExpiredJob
-from supervisor.stores.codes import CANCELLED, IN_FLIGHT
+from supervisor.stores.codes import CANCELLED, IN_FLIGHT, READY
 from supervisor.stores.expiry import expired_record
 from supervisor.stores.postgres.connection import NOW, Connection, Row, packed
 from supervisor.stores.postgres.counts import Counts
@@ -67,4 +67,5 @@ class Expiries:
             for id, _, _, _, _, expires_at, now, *_ in rows
         ]
         self._connection.later(RECORD, packed(records))
+        self._links.groups.free_turns([row[0] for row in rows if row[4] == READY and not row[3]], had=True)
         self._links.ended([row[0] for row in rows if row[7]])

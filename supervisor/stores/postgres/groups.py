@@ -140,8 +140,8 @@ _TAKE = f"""create or replace function {{s}}.take_turns(ids bigint[]) returns vo
 
 _NONE_WAITS = f"""not exists (
         select from {{s}}.jobs where state = {READY} and jobs.queue = turns.queue and tier = 0 and jobs.priority = turns.priority)"""
-# Free the turns of those of these jobs that wait for them, and are about to be cancelled.
-_FREE = f"""create or replace function {{s}}.free_turns(ids bigint[]) returns void language plpgsql security definer
+# Free the turns of those of these jobs that wait for them, and are about to be cancelled; if they `had` them, of all of them.
+_FREE = f"""create or replace function {{s}}.free_turns(ids bigint[], had boolean) returns void language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   begin
     if exists (select from {{s}}.turns) then
@@ -149,7 +149,7 @@ _FREE = f"""create or replace function {{s}}.free_turns(ids bigint[]) returns vo
       from (
         select jobs.queue, jobs.priority, {_NAME} as name
         from {{s}}.jobs left join {{s}}.extras on extras.job_id = jobs.id
-        where jobs.id = any(ids) and state + 0 = {READY} and tier + 0 = 0) as it
+        where jobs.id = any(ids) and (had or state + 0 = {READY}) and tier + 0 = 0) as it
       group by queue, priority, name;
     end if;
   end {BODY}"""
@@ -217,7 +217,7 @@ GROUP_FUNCTIONS = (
     _FORGET,
     _SET_SHARES,
     """revoke execute on function {s}.reached_round(text, bigint, bigint[]), {s}.take_turns(bigint[]),
-      {s}.use_turns(text, bigint, text, bigint, bigint), {s}.free_turns(bigint[]), {s}.forget_groups(bigint),
+      {s}.use_turns(text, bigint, text, bigint, bigint), {s}.free_turns(bigint[], boolean), {s}.forget_groups(bigint),
       {s}.set_group_shares(text[], text[], text[], float8[]) from public""",
 )
 # A job that another program inserts by plain SQL has no group, and takes turns with those that have one.
@@ -235,7 +235,7 @@ GROUP_TRIGGERS = (
     "revoke execute on function {s}.inserted_takes_turn() from public",
 )
 
-FREE = "select {s}.free_turns($1::bigint[])"
+FREE = "select {s}.free_turns($1::bigint[], $2)"
 FORGET = "select {s}.forget_groups($1)"
 SET_SHARES = "select {s}.set_group_shares($1::text[], $2::text[], $3::text[], $4::float8[])"
 
@@ -246,9 +246,11 @@ class Groups:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def free_turns(self, ids: Sequence[int]) -> None:
-        """Free the turns of those of these jobs that wait for them, and are about to be cancelled."""
-        self._connection.later(FREE, array(ids))
+    def free_turns(self, ids: Sequence[int], *, had: bool = False) -> None:
+        """Free the turns of those of these jobs that wait for them, and are about to be cancelled. Jobs that `had` them have been
+        cancelled."""
+        if ids:
+            self._connection.later(FREE, array(ids), had)
 
     def forget_idle(self, limit: int) -> None:
         """Remove what no longer counts, of `limit` groups at most."""

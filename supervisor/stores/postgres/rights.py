@@ -26,7 +26,7 @@ OF_SUPERVISORS = {
 """The rights by table. Every role may read `turns`."""
 FUNCTIONS = (
     "clock()", "put(json)", "jobs_due(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_run_again(bigint[])", "jobs_lost()",
-    "free_turns(bigint[])", "forget_groups(bigint)", "set_group_shares(text[], text[], text[], float8[])",
+    "free_turns(bigint[], boolean)", "forget_groups(bigint)", "set_group_shares(text[], text[], text[], float8[])",
 )  # fmt: skip
 MISSING = """
   select it.key, string_agg(its.need, ', ' order by its.place), quote_ident(current_user)

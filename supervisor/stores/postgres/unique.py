@@ -112,6 +112,7 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
   declare
     changed bigint[];
   begin
+    perform {{s}}.free_turns(ids, false);
     with it as (
         select ids[place] as id, it.*, {NOW} as now, coalesce({NOW} + it.delay, it.at, {NOW}) as due
         from rows from (json_to_recordset(batch) as (handler text, queue text, payload text, headers text, priority bigint,

@@ -36,7 +36,7 @@ class NewExtras:
         if extras.after:
             self._links.linked(id, extras)
         elif ready and extras.key is not None:
-            self._links.due([id])
+            self._links.acquire([id])
 
     def are_only_unique(self, rows: EnqueueBatch) -> bool:
         """Whether all of the rows have a unique key and no other extras, and are skipped if a job has it."""

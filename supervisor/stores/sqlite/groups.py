@@ -46,6 +46,9 @@ TAKE_TURN = f"""insert into job_groups(queue, priority, name, position)
 # For triggers: free the turn of the old job if that waited for it, and is deleted, or moved to another queue.
 FREE_TURN = f"""update job_groups set position = position - {_width("old.queue", "job_groups.name")}
         where old.state = {READY} and old.tier = 0 and queue = old.queue and priority = old.priority and name = {_name("old")};"""
+_MOVED = "old.queue is not new.queue"
+FREE_MOVED_TURN = f"{FREE_TURN.removesuffix(';')} and {_MOVED};"
+TAKE_MOVED_TURN = TAKE_TURN.replace(_IS_FRESH, f"{_MOVED} and {_IS_FRESH}")
 FREE_TURNS = f"""
   update job_groups set position = position - it.n * {_width("it.queue", "it.name")}
   from (

@@ -50,9 +50,13 @@ class Links:
         """Block those of these ready jobs whose key another job holds, and give the others a turn."""
         if not self._connection.value("select exists(select 1 from extras) or exists(select 1 from turns)"):
             return
+        self.acquire(ids)
+        self.groups.take_turns(ids)
+
+    def acquire(self, ids: Sequence[int]) -> None:
+        """Block those of these ready jobs whose key another job holds."""
         if waiting := self._keys.acquire(ids):
             self._move(waiting, READY, BLOCKED)
-        self.groups.take_turns(ids)
 
     def linked(self, child: int, extras: Extras) -> None:
         """Let this new job, which is blocked, go on once its parents have ended. Raises NoSuchParent."""
@@ -107,8 +111,7 @@ class Links:
         if not ids:
             return frozenset()
         queues = self._move(ids, BLOCKED, READY)
-        if self.groups.in_use():
-            self.groups.take_turns(ids)
+        self.groups.take_turns(ids)
         self._made_ready |= queues
         return queues
 

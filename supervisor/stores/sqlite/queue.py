@@ -174,24 +174,27 @@ class Queue:
         """Insert the rows, and return (ids, created_at)."""
         now = self._connection.now()
         if len(rows) == 1:  # as most programs do it
-            return self._with_turns([self._insert_one(rows[0], now)], rows), now
+            return self._with_turns([self._insert_one(rows[0], now)], EnqueueBatch.of(rows)), now
         batch = EnqueueBatch.of(rows)
         if any(kind.extras is not None for kind in batch.kinds):
             if self._extras.are_only_unique(batch):
-                return self._with_turns(self._insert_unique(batch, now), batch.kinds), now
+                return self._with_turns(self._insert_unique(batch, now), batch), now
             each: list[int] = []
             for row in batch:
                 each.append(self._insert_one(row.with_parents(each), now))
-            return self._with_turns(each, batch.kinds), now
+            return self._with_turns(each, batch), now
         first = next_age(self._connection)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
             self._insert_part(batch[start : start + ROWS_OF_A_STATEMENT], now, first + start)
-        return self._with_turns(range(first, first + len(batch)), batch.kinds), now
+        return self._with_turns(range(first, first + len(batch)), batch), now
 
-    def _with_turns(self, ids: Sequence[int], kinds: Sequence[EnqueueRow]) -> Sequence[int]:
-        """Give these new jobs turns if some of them have a group, or are in a queue where others have one."""
-        if self._links.groups.in_use() or any(kind.extras is not None and kind.extras.group for kind in kinds):
-            self._links.groups.take_turns([id for id in ids if not isinstance(id, ExistingId)])
+    def _with_turns(self, ids: Sequence[int], batch: EnqueueBatch) -> Sequence[int]:
+        """Give these new jobs turns if some of them have a group, or are in a queue where others have one. Those that have parents
+        take theirs once these have ended."""
+        if self._links.groups.in_use() or any(kind.extras is not None and kind.extras.group for kind in batch.kinds):
+            new = zip(ids, batch, strict=True)
+            taking = [id for id, row in new if not isinstance(id, ExistingId) and not (row.extras and row.extras.after)]
+            self._links.groups.take_turns(taking)
         return ids
 
     def _insert_unique(self, batch: EnqueueBatch, now: int) -> list[int]:

@@ -14,7 +14,7 @@ from supervisor.stores.limits import (
     MAX_TRIES,
 )
 from supervisor.stores.sqlite import expiry, unique
-from supervisor.stores.sqlite.groups import FREE_TURN, GROUP_TABLES, TAKE_TURN
+from supervisor.stores.sqlite.groups import FREE_MOVED_TURN, FREE_TURN, GROUP_TABLES, TAKE_MOVED_TURN, TAKE_TURN
 from supervisor.stores.sqlite.job_limits import HELD_BACK_GONE, HELD_BACK_MOVED, LIMIT_TABLES
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.schedules import SCHEDULES
@@ -117,10 +117,10 @@ UPDATED_BY_SQL = f"""create trigger updated_by_sql before update of handler, que
 
 QUEUE_CHANGED = f"""create trigger queue_changed after update of queue on jobs begin
       {HELD_BACK_MOVED};
-      {FREE_TURN}
+      {FREE_MOVED_TURN}
       update counts set n = n - 1 where state = old.state and queue = old.queue and tier = old.tier;
       insert into counts values (new.state, new.queue, new.tier, 1) on conflict(state, queue, tier) do update set n = n + 1;
-      {TAKE_TURN}
+      {TAKE_MOVED_TURN}
     end"""
 # All that belongs to a job is deleted with it, whoever deletes it.
 JOB_DELETED = f"""create trigger job_deleted after delete on jobs begin
