@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.jobs import Backoff
+from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow, Waiting
 from tests.stores.factories import POLICY, again, next_due, promote, put, state_of, take, take_one, waiting
 
@@ -44,6 +45,15 @@ def test_a_new_job_is_shown_with_all_its_keys(factory, store):
         "lease": None,
         "progress": None,
         "log": None,
+        "snoozes": 0,
+        "snoozed_until": None,
+        "unique": None,
+        "key": None,
+        "group": None,
+        "after": [],
+        "tags": [],
+        "expires_at": None,
+        "key_held_by": None,
     }
     assert list(store.get(id))[:3] == ["id", "handler", "payload"]
 
@@ -105,7 +115,9 @@ def test_a_jobs_own_settings_are_laid_over_its_policy(store):
 
 
 SOON = 1_700_000_001_000_000
-OWN = EnqueueRow("other", "[]", "others", 7, 1.0, SOON, 7, 2.5, Backoff(1.0, 4.0, 60.0, "none"), '{"trace": "x"}')
+OWN = EnqueueRow(
+    "other", "[]", "others", 7, 1.0, SOON, 7, 2.5, Backoff(1.0, 4.0, 60.0, "none"), '{"trace": "x"}', Extras(tags=("eu",)),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("many", [3, 450])

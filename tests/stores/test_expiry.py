@@ -8,6 +8,7 @@ from supervisor.jobs import ExpiredJob, JobState
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow, Waiting
 from tests.stores.factories import again, promote, put, release, state_of, states, success, take, take_one
+from tests.stores.test_snoozes import snoozed
 
 WITHOUT_KAFKA = "a record of a topic stays until its retention"
 MINUTE = 60.0
@@ -87,6 +88,16 @@ def test_a_claim_right_at_the_time_comes_too_late(factory, store):
 def test_a_job_that_has_run_once_does_not_expire(factory, store):
     (id,) = expiring(store)
     store.settle([again(take_one(store), delay=2 * MINUTE)])
+    factory.clock.step(MINUTE)
+    assert look(store).expired == ()
+    factory.clock.step(MINUTE)
+    promote(store, 10)
+    assert take_one(store).id == id
+
+
+def test_a_job_that_has_snoozed_does_not_expire(factory, store):
+    (id,) = expiring(store)
+    store.settle([snoozed(take_one(store), delay=2 * MINUTE)])
     factory.clock.step(MINUTE)
     assert look(store).expired == ()
     factory.clock.step(MINUTE)

@@ -366,3 +366,14 @@ def holds(factory, store):
     if isinstance(store, MemoryStore):
         return sorted(store.state.unique._by_key)
     return [key for (key,) in factory.sql("select unique_key from {s}.unique_jobs order by unique_key")]
+
+
+def test_a_job_that_is_replaced_takes_no_further_turn_of_its_group(factory, store):
+    first = enqueue(store, "x", group="a")
+    second = enqueue(store, "y", group="b")
+    for n in range(5):
+        assert enqueue(store, "x", payload=str(n), how="replace") == first
+    third, fourth = enqueue(store, "z", group="a"), enqueue(store, "w", group="b")
+    assert [lease.id for lease in take(store)] == [first, second, third, fourth]
+    assert store.get(first)["group"] == "a"
+    factory.check()

@@ -81,6 +81,7 @@ def test_no_more_jobs_run_at_once_while_supervisors_are_killed(
         runs[victim].kill()
         runs[victim] = command.run()
     wait_for(lambda: succeeded(command) == 200, 30.0)
+    wait_for(lambda: len(command.status()["supervisors"]) == 2)  # those that were killed are gone
     assert [error for job in command.jobs() for error in job["errors"]] == []
 
 

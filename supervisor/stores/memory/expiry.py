@@ -31,7 +31,7 @@ class Expiries:
                 return tuple(expired), False
             expires_at = job.expires_at
             self._state.change(job, may_expire=False)
-            if job.state in _WAITS and not job.retries and job.started_at is None:
+            if job.state in _WAITS and not job.retries and not job.snoozes and job.started_at is None:
                 self._expire(job, expires_at, now)
                 expired.append(ExpiredJob(job.id, job.row.handler, job.row.queue))
         return tuple(expired), limit > 0

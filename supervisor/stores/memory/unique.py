@@ -86,16 +86,17 @@ class UniqueKeys:
         return None if job is None or job.state.terminal else job.id
 
     def _replace(self, job: JobRecord, row: EnqueueRow, extras: Extras) -> None:
-        self._links.groups.free_turn(job)
-        now, state, due = self._state.now(), job.state, job.due_at
+        now, before, state, due = self._state.now(), job.state, job.state, job.due_at
         if state is not JobState.BLOCKED:
             due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
             state = JobState.SCHEDULED if due > now else JobState.READY
+        if state is not JobState.READY:
+            self._links.groups.free_turn(job)
         age = job.id if job.tier == Tier.RETRY else job.age
         row = row._replace(extras=replaced_extras(job.row.extras, extras))
         self._state.change(
             job, row=row, state=state, due_at=due, tier=Tier.FRESH, age=age, retries=0, started_at=None,
             replaced_at=now, may_expire=True, snoozes=0, snoozed_until=None,
         )  # fmt: skip
-        if state is JobState.READY:
+        if state is JobState.READY and before is not JobState.READY:
             self._links.due(job)

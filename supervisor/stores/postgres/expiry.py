@@ -16,7 +16,8 @@ FORGET_DELETED = """delete from {s}.expiries using {s}.extras
           where extras.job_id = any(ids) and expiries.expires_at = extras.expires_at and expiries.job_id = extras.job_id"""
 NEXT = f"(select min(expires_at) - {NOW} from {{s}}.expiries)"
 
-_UNSTARTED = f"state < {IN_FLIGHT} and retries = 0 and started_at is null"
+_UNSTARTED = f"""state < {IN_FLIGHT} and retries = 0 and started_at is null
+  and not exists (select from {{s}}.snoozes where snoozes.job_id = jobs.id)"""
 # A job that another session is changing keeps its expiry: the next look finds out whether it was claimed.
 SWEEP = f"""
   with past as materialized (

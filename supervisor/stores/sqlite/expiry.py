@@ -23,7 +23,8 @@ FORGET_UNTIL = "delete from expiries where (expires_at, job_id) <= (?, ?)"
 UNSTARTED = Select(
     "jobs.id, handler, queue, tier, state, json_extract(it.value, '$[0]')",
     f"""from json_each(?) as it cross join jobs on jobs.id = json_extract(it.value, '$[1]')
-      where state < {IN_FLIGHT} and retries = 0 and started_at is null""",
+      where state < {IN_FLIGHT} and retries = 0 and started_at is null
+        and not exists (select 1 from snoozes where job_id = jobs.id)""",
 )
 CANCEL = f"""
   update jobs set state = {CANCELLED}, token = token + 1, finished_at = ? where id in (select value from json_each(?))"""

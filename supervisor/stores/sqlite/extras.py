@@ -57,7 +57,7 @@ class NewExtras:
         self._connection.run_many(ADD, [(id, None, None, extras_text(extras)) for id, extras in its])
         self._unique.give_all(its, now)
 
-    def replace(self, id: int, extras: Extras, now: int, *, ready: bool) -> None:
+    def replace(self, id: int, extras: Extras, now: int, *, newly_ready: bool) -> None:
         """Change the extras of a job that waits, and was changed just now."""
         text = self._connection.value(TEXT, id)
         new = replaced_extras(None if text is None else extras_of(text), extras)
@@ -68,5 +68,5 @@ class NewExtras:
         if expires_at is not None:
             self._expiries.add(id, expires_at)
         self._unique.give(new, id, now)
-        if ready:
+        if newly_ready:
             self._links.due([id])

@@ -104,11 +104,11 @@ CLAIM = f"""
   update jobs set state = {IN_FLIGHT}, token = {NEXT_TOKEN} | ?, owner = ?, lease_until = ?, started_at = null, policy = ?
   where id in (select value from json_each(?))"""
 
-# All that another program reads of its queue is counted by a trigger: see `schema.QUEUE_CHANGED`.
-WAITS = f"select state from jobs where id = ? and state < {IN_FLIGHT}"
+WAITS = Select("state, queue, tier", f"from jobs where id = ? and state < {IN_FLIGHT}")
+SET_QUEUE = "update jobs set queue = ? where id = ?"
 REPLACE = """
-  update jobs set handler = ?2, queue = ?3, priority = ?4, payload = ?5, headers = ?6, options = ?7, state = ?8,
-    due_at = coalesce(?9, due_at), age = iif(tier, id, age), tier = 0, retries = 0, started_at = null
+  update jobs set handler = ?2, priority = ?3, payload = ?4, headers = ?5, options = ?6, state = ?7,
+    due_at = coalesce(?8, due_at), age = iif(tier, id, age), tier = 0, retries = 0, started_at = null
   where id = ?1"""
 FORGET_SNOOZES = "delete from snoozes where job_id = ?"
 FORGET_LONG_TEXTS = "delete from payloads where job_id = ?"
@@ -237,19 +237,24 @@ class Queue:
 
     def _replace(self, id: int, row: EnqueueRow, extras: Extras, now: int) -> None:
         """Change the job into this row, unless it has been claimed or has ended."""
-        before = self._connection.value(WAITS, id)
-        if before is None:
+        found = self._connection.rows(WAITS, id)
+        if not found:
             return
+        ((before, queue, tier),) = found
         values = _values(row, now)
         state, due = (BLOCKED, None) if before == BLOCKED else (values.state, values.due_at)
-        self._connection.counts.write()  # the trigger changes them by itself
+        if row.queue != queue:
+            self._connection.counts.write()  # a trigger changes them by itself
+            self._connection.run(SET_QUEUE, row.queue, id)
         self._connection.run(FORGET_LONG_TEXTS, id)
         self._connection.run(FORGET_SNOOZES, id)
         ((payload, headers),) = put_long_texts(self._connection, [(id, row.payload, row.headers)])
-        texts = (row.handler, row.queue, row.priority, payload, headers, values.options)
-        self._links.groups.free_turns([id])
-        self._connection.run(REPLACE, id, *texts, state, due)
-        self._extras.replace(id, extras, now, ready=state == READY)
+        if state != READY:
+            self._links.groups.free_turns([id])
+        self._connection.run(REPLACE, id, row.handler, row.priority, payload, headers, values.options, state, due)
+        self._connection.counts.add(before, row.queue, tier, -1)
+        self._connection.counts.add(state, row.queue, 0)
+        self._extras.replace(id, extras, now, newly_ready=state == READY and before != READY)
 
     def _insert_part(self, part: EnqueueBatch, now: int, first: int) -> None:
         places = Counter(part.places)
