@@ -91,6 +91,8 @@ class UniqueKeys:
         if state is not JobState.BLOCKED:
             due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
             state = JobState.SCHEDULED if due > now else JobState.READY
+        if state is not JobState.READY:
+            self._links.groups.free_turn(job)
         age = job.id if job.tier == Tier.RETRY else job.age
         row = row._replace(extras=replaced_extras(job.row.extras, extras))
         self._state.change(

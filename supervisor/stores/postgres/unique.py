@@ -111,8 +111,8 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
     changed bigint[];
+    freed bigint[];
   begin
-    perform {{s}}.free_turns(ids, false);
     with it as (
         select ids[place] as id, it.*, {NOW} as now, coalesce({NOW} + it.delay, it.at, {NOW}) as due
         from rows from (json_to_recordset(batch) as (handler text, queue text, payload text, headers text, priority bigint,
@@ -152,7 +152,11 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
         from (select it.id, it.extras ->> 'unique' as key, it.extras ->> 'unique_while' as during
           from it join new on new.id = it.id) as it
         where unique_key = it.key)
-    select array_agg(id) from new where state = {READY} and old_state <> {READY} into changed;
+    select array_agg(id) filter (where state = {READY} and old_state <> {READY}),
+      array_agg(id) filter (where state <> {READY} and old_state = {READY} and old_tier = 0) from new into changed, freed;
+    if freed is not null then
+      perform {{s}}.free_turns(freed, true);
+    end if;
     if changed is not null then
       perform {{s}}.jobs_due(changed);
     end if;

@@ -243,6 +243,8 @@ class Queue:
         self._connection.run(FORGET_LONG_TEXTS, id)
         self._connection.run(FORGET_SNOOZES, id)
         ((payload, headers),) = put_long_texts(self._connection, [(id, row.payload, row.headers)])
+        if state != READY:
+            self._links.groups.free_turns([id])
         self._connection.run(REPLACE, id, row.handler, row.priority, payload, headers, values.options, state, due)
         self._connection.counts.add(before, row.queue, tier, -1)
         self._connection.counts.add(state, row.queue, 0)
