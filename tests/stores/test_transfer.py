@@ -11,6 +11,7 @@ from supervisor.jobs import Backoff, JobState, Kind, Outcome, Progress
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores import transfer
 from supervisor.stores.extras import ExistingId, Extras
+from supervisor.stores.job_limits import JobLimits, Limit
 from supervisor.stores.job_reports import JobReport, log_text, progress_text
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.records import EnqueueRow
@@ -32,6 +33,7 @@ from tests.stores.factories import (
     take,
     take_one,
 )
+from tests.stores.test_limits import claim
 
 WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
 
@@ -129,6 +131,17 @@ def test_every_job_is_as_it_was(factories, source, target):
     )
     factories[1].check()
     assert jobs_of(source)[2:] == wanted, "the source keeps its rows"
+
+
+def test_jobs_that_a_limit_holds_back_are_ready_in_the_other_store(factories, source, target):
+    limits = JobLimits({}, {"mail": Limit(claims=1, per=60_000_000)})
+    ids = source.enqueue([row(), row(), row(key="a"), row(key="a")])
+    for _ in range(2):
+        leases = claim(source, limits).leases
+        source.settle([success(lease) for lease in leases])
+    assert [source.get(id)["state"] for id in ids] == ["succeeded", *["blocked"] * 3]
+    transfer_jobs(left_alone(source), target)
+    assert [target.get(id)["state"] for id in ids[1:]] == ["ready", "ready", "blocked"]
 
 
 def test_schedules_go_on_where_they_were(factories, source, target):

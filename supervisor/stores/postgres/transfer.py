@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from supervisor.jobs import JobState
-from supervisor.stores.codes import IN_FLIGHT, STATES, WITHDRAWN
+from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, STATES, WITHDRAWN
 from supervisor.stores.postgres.connection import Connection, array
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.links import Links
@@ -43,6 +43,9 @@ LOCK = "lock table {s}.jobs, {s}.supervisors in exclusive mode"
 LOCK_TO_REOPEN = "lock table {s}.jobs, {s}.supervisors in access exclusive mode"
 RECORD = "select id, target, place, arrived from {s}.transfer_out"
 NOTE_ARRIVAL = "update {s}.transfer_out set arrived = true where id = $1"
+# A job that a limit holds back is ready in the other store.
+_STATE = f"""case when jobs.state = {BLOCKED} and exists (
+      select from {{s}}.held_back where held_back.job_id = jobs.id and held_back.age = jobs.age) then {READY} else jobs.state end"""
 IN_FLIGHT_COUNT = f"select count(*) from {{s}}.jobs where state = {IN_FLIGHT}"
 
 _TRANSFERRED = f"state + 0 in ({', '.join(map(str, TRANSFERRED_STATES))})"
@@ -53,7 +56,7 @@ SIZES = f"""
     + coalesce((select octet_length(log) from {{s}}.reports where job_id = jobs.id), 0)
   from {{s}}.jobs where id > $1 and id <= $2 and {_TRANSFERRED} order by id limit $3"""
 EXPORTED = f"""
-  select jobs.id, age, jobs.token, handler, queue, coalesce(payload, ''), headers, priority, jobs.state, tier, retries,
+  select jobs.id, age, jobs.token, handler, queue, coalesce(payload, ''), headers, priority, {_STATE}, tier, retries,
     expired_count, jobs.due_at, created_at, started_at, finished_at, policy, options, result,
     dead_letters.state, dead_letters.due_at, tries, owed, accepted, progress, progress_at, log,
     snoozes.n, snoozes.until, text, extras.key,

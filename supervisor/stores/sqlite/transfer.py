@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from supervisor.jobs import JobState
-from supervisor.stores.codes import IN_FLIGHT, STATES, WITHDRAWN
+from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, STATES, WITHDRAWN
 from supervisor.stores.records import readable_attempt
 from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sqlite.connection import Connection, Select, packed
@@ -41,6 +41,9 @@ RECORD = Select("id, target, place, arrived", "from transfer_out")
 NOTE_ARRIVAL = "update transfer_out set arrived = true where id = ?"
 IN_FLIGHT_COUNT = f"select count(*) from jobs where state = {IN_FLIGHT}"
 
+# A job that a limit holds back is ready in the other store.
+_STATE = f"""iif(exists (select 1 from held_back as held where held.handler = jobs.handler and held.queue = jobs.queue and held.tier = jobs.tier
+        and held.priority = jobs.priority and held.age = jobs.age and held.job_id = jobs.id) and jobs.state = {BLOCKED}, {READY}, jobs.state)"""
 _TRANSFERRED = f"state in ({', '.join(map(str, TRANSFERRED_STATES))})"
 SIZES = Select(
     "id, size",
@@ -51,7 +54,7 @@ SIZES = Select(
 )
 EXPORTED = Select(
     f"""jobs.id, age, jobs.token, handler, queue, {PAYLOAD}, {HEADERS}, priority,
-      jobs.state, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
+      {_STATE}, tier, retries, expired_count, jobs.due_at, created_at, started_at, finished_at, policies.policy, options,
       cast(result as text), dead_letters.state, dead_letters.due_at, tries, owed, accepted,
       cast(progress as text), progress_at, cast(log as text), snoozes.n, snoozes.until, cast(extras.text as text), extras.key,
       exists(select 1 from key_holders where key_holders.key = extras.key and key_holders.job_id = jobs.id),
