@@ -1,4 +1,4 @@
-"""What a job is given of the jobs that it waited for, its parents: a store puts it into a header of the job."""
+"""The results of the jobs that a job has waited for, its parents: a store gives it these in a header."""
 
 from __future__ import annotations
 

@@ -262,7 +262,8 @@ class Queue:
         if len(kinds) == 1:
             given += [[value] for value in kinds[part.places[0]]]
         else:
-            given += [_shared(column) for column in zip(*[kinds[place] for place in part.places], strict=True)]
+            columns = zip(*[kinds[place] for place in part.places], strict=True)
+            given += [column[:1] if column.count(column[0]) == len(column) else column for column in columns]
         sql = insert_sql(len(part), tuple(map(len, given)))
         self._connection.run(sql, now, first, *chain.from_iterable(given))
         for place, n in places.items():
@@ -402,8 +403,3 @@ def _values(row: EnqueueRow, now: int) -> _Values:
     state = BLOCKED if row.extras is not None and row.extras.after else SCHEDULED if due > now else READY
     headers = row.headers if row.headers is None or len(row.headers) <= MAX_INLINE else None
     return _Values(row.handler, row.queue, row.priority, headers, options_text(row), due, state)
-
-
-def _shared(column: Sequence[Any]) -> Sequence[Any]:
-    """Return one value if the column has the same in all rows, else the column."""
-    return column[:1] if column.count(column[0]) == len(column) else column
