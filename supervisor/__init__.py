@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     )
     from supervisor.handlers import Handler, InvalidPayload, JobCancelled, JobTimeout, Reject, Retry, Snooze, handler
     from supervisor.hooks import Sink, hookimpl
-    from supervisor.jobs import Job, NewJob, ParentResultsTooLarge
+    from supervisor.jobs import Job, NewJob
+    from supervisor.parents import ParentResultsTooLarge
     from supervisor.stores.extras import ExistingId
 
 __version__ = "0.1.0"
@@ -56,7 +57,8 @@ _MODULES = {
     "errors": ("JobExists", "JobFailed", "JobNotFound", "NotAccepted", "StoreError", "StoreUnavailable", "StoreUnsure"),
     "handlers": ("Handler", "InvalidPayload", "JobCancelled", "JobTimeout", "Reject", "Retry", "Snooze", "handler"),
     "hooks": ("Sink", "hookimpl"),
-    "jobs": ("Job", "NewJob", "ParentResultsTooLarge"),
+    "jobs": ("Job", "NewJob"),
+    "parents": ("ParentResultsTooLarge",),
     "stores.extras": ("ExistingId",),
 }
 

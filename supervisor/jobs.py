@@ -24,13 +24,12 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
+from supervisor import parents
 from supervisor.text.printable import printable
 
 MAX_RETRIES = 1000
 MAX_PROGRESS = 1 << 62
 MAX_PROGRESS_MESSAGE = 200  # characters
-PARENTS = "supervisor.parents"
-"""The header in which a store gives a job the results of its parents: see `stores.workflows.with_results`."""
 LOGGER = "job"
 """The name of the logger of `Job.log`."""
 
@@ -104,16 +103,6 @@ class Progress(NamedTuple):
     message: str | None = None
 
 
-class ParentResultsTooLarge(Exception):
-    """The results of a job's parents are too large to be given to it: a Client can read them, by `Job.parent_ids`."""
-
-    def __init__(self, job_id: int, size: int) -> None:
-        super().__init__(
-            f"the parents of job {job_id} have {size:,} bytes of results, more than a job is given: read them with Client.result by "
-            "the ids in job.parent_ids, or let the parents return less"
-        )
-
-
 class JobReporter(Protocol):
     """The receiver of what jobs report of themselves: the worker, or a command that runs a handler."""
 
@@ -165,27 +154,17 @@ class Job:
     def parents(self) -> dict[int, Any]:
         """The results of the jobs that it waited for (`after`), by id in the same order: None for one that has not succeeded; a job
         that was deleted meanwhile is left out. Raises ParentResultsTooLarge if they have more than 1 MB together."""
-        from supervisor.text.strict_json import decode  # most handlers need it not
-
-        given = self._given_parents()
-        if "results" not in given and given:
-            raise ParentResultsTooLarge(self.id, given.get("bytes", 0))
-        results = [None if text is None else decode(text, "result") for text in given.get("results", ())]
-        return dict(zip(given.get("ids", ()), results, strict=True))
+        return parents.results_of(self.id, self.headers)
 
     @property
     def parent_ids(self) -> list[int]:
         """The jobs that it waited for, without those that were deleted meanwhile."""
-        return list(self._given_parents().get("ids", ()))
+        return list(parents.given_in(self.headers).get("ids", ()))
 
     @property
     def failed_parents(self) -> list[int]:
         """The jobs of `parent_ids` that failed for good or were cancelled."""
-        return list(self._given_parents().get("failed", ()))
-
-    def _given_parents(self) -> Mapping[str, Any]:
-        given = self.headers.get(PARENTS)
-        return given if isinstance(given, Mapping) else {}
+        return list(parents.given_in(self.headers).get("failed", ()))
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report how far the job has come, for `supervisor status` and `jobs show`. It may be called as often as you like, from any

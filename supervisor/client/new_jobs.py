@@ -12,7 +12,8 @@ from supervisor.client.checked_extras import checked_extras
 from supervisor.config.retries import BackoffSettings
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
-from supervisor.jobs import MAX_RETRIES, PARENTS, Backoff, NewJob
+from supervisor.jobs import MAX_RETRIES, Backoff, NewJob
+from supervisor.parents import PARENTS
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name

@@ -13,7 +13,7 @@ import orjson
 from supervisor.errors import StoreError
 from supervisor.jobs import LEASE_QUEUE, LEASE_TIER, Backoff, ExpiredJob, Failure, JobState, Lease, Outcome, Policy
 from supervisor.stores.codes import CODES
-from supervisor.stores.extras import Extras
+from supervisor.stores.extras import Extras, by_place
 from supervisor.stores.limits import MAX_TIME
 from supervisor.text.printable import printable
 
@@ -44,6 +44,12 @@ class EnqueueRow(NamedTuple):
     backoff: Backoff | None = None
     headers: str | None = None
     extras: Extras | None = None
+
+    def with_parents(self, ids: list[int]) -> EnqueueRow:
+        """Return the row with the ids of its parents; `ids` are those of the rows before it in the batch."""
+        if self.extras is None or not self.extras.after:
+            return self
+        return self._replace(extras=self.extras._replace(after=by_place(self.extras.after, ids)))
 
 
 class EnqueueBatch(Sequence[EnqueueRow]):

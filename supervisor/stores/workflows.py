@@ -16,7 +16,8 @@ from typing import Any
 
 import orjson
 
-from supervisor.jobs import PARENTS, Cause, Failure, JobState
+from supervisor.jobs import Cause, Failure, JobState
+from supervisor.parents import PARENTS
 from supervisor.stores.codes import STATES
 from supervisor.text.strict_json import NotJSON, decode_object
 
@@ -91,8 +92,8 @@ def without_results(headers: Any) -> Any:
 
 def waits_for_parents(job: Mapping[str, Any]) -> str | None:
     """Return for which parents a blocked job (as `Queries.get`) waits, and what to do; None if it waits for none."""
-    if job["parents"] is None:  # of a list of jobs
-        return f"it waits for its parents: see supervisor jobs show {job['id']}" if job["after"] else None
+    if job.get("parents") is None:  # of a list of jobs
+        return f"it waits for its parents: see supervisor jobs show {job['id']}" if job.get("after") else None
     waits = [parent for parent in job["parents"] if parent["waits"]]
     if not waits:
         return None

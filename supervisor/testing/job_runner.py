@@ -16,7 +16,8 @@ from supervisor.client.replacement import Replacement, replace_stores
 from supervisor.config.settings import Settings
 from supervisor.errors import JobFailed
 from supervisor.jobs import Job, JobState, Progress
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.job_record import JobRecord
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.sqlite.store import SqliteStore

@@ -27,8 +27,10 @@ from tests.stores.factories import (
     promote,
     put,
     release,
+    states,
     success,
     take,
+    take_one,
 )
 
 WAYS = [("sqlite", "postgresql"), ("postgresql", "sqlite")]
@@ -297,6 +299,25 @@ def test_after_a_copy_every_blocked_job_gets_its_turn_in_order(factories, source
         assert (mine := [id for id in found if id in in_order]) == sorted(mine), key
     assert in_order | {later} <= {id for found in order.values() for id in found}
     factories[1].check()
+
+
+def test_jobs_that_wait_for_others_are_copied_with_their_links(factories, source, target):
+    done, bad, waits = source.enqueue([EnqueueRow("mail", "{}")] * 3)
+    leases = {lease.id: lease for lease in take(source, 3)}
+    source.settle([success(leases[done], result="1"), dead(leases[bad]), release(leases[waits])])
+    after = [(done, waits), (bad, waits), (bad,), (-1,)]
+    hows = ["cancel", "run", "wait", "cancel"]
+    extras = [Extras(after=parents, on_parent_failed=how) for parents, how in zip(after, hows, strict=True)]
+    ids = source.enqueue([EnqueueRow("mail", "{}", extras=each) for each in extras])
+    transfer_jobs(left_alone(source), target)
+    target.join("two", "host", 1)
+    assert states(target, [waits, *ids]) == ["ready", *["blocked"] * 4]
+    target.settle([success(take_one(target))])
+    assert states(target, ids) == ["ready", "ready", "blocked", "blocked"]
+    target.settle([success(lease) for lease in take(target, 2)])
+    target.redrive([bad], force=True)
+    target.settle([success(lease) for lease in take(target, 2)])
+    assert states(target, ids) == ["succeeded", "succeeded", "ready", "succeeded"]
 
 
 def test_a_key_without_a_holder_is_passed_on(factories, source, target):

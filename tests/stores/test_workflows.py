@@ -6,7 +6,8 @@ import pytest
 
 from supervisor.config.settings import RetentionSettings
 from supervisor.errors import InvalidJob, RowRefused
-from supervisor.jobs import PARENTS, JobState
+from supervisor.jobs import JobState
+from supervisor.parents import PARENTS
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow
 from supervisor.text.strict_json import decode

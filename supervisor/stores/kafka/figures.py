@@ -13,7 +13,7 @@ from supervisor.jobs import JobState
 from supervisor.kafka.events import GroupEvent, GroupFigures, PartitionFigures
 from supervisor.stores.kafka.partitions import Partition
 from supervisor.stores.kafka.state import KafkaState
-from supervisor.stores.memory.state import JobRecord
+from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.problems import Problem
 from supervisor.text.units import format_duration
 

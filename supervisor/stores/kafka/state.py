@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from supervisor.jobs import JobState
 from supervisor.stores.kafka.partitions import Assignment, Partition, Record
 from supervisor.stores.kafka.values import UNREADABLE, created_at, handler_of, headers_of, payload_of
+from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.other_records import DeadLetterRecord
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.records import EnqueueRow
 
 MAX_ENDED_BYTES = 8_000_000

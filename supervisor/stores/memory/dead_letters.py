@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 
+from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.other_records import DeadLetterRecord
 from supervisor.stores.memory.ownership import Ownership
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.records import DeadLetter, microseconds
 from supervisor.stores.sinks import Sinks, has_work, is_complete
 

@@ -6,8 +6,9 @@ from heapq import heappop
 
 from supervisor.jobs import ExpiredJob, JobState
 from supervisor.stores.expiry import expired_record
+from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.links import Links
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.state import MemoryState
 
 _WAITS = (JobState.BLOCKED, JobState.SCHEDULED, JobState.READY)
 

@@ -6,7 +6,8 @@ from functools import partial
 
 from supervisor.jobs import JobState, Tier
 from supervisor.stores.groups import NO_GROUP, UNIT, Shares, spacing, start_of
-from supervisor.stores.memory.state import JobRecord, MemoryState, Turns
+from supervisor.stores.memory.job_record import JobRecord
+from supervisor.stores.memory.state import MemoryState, Turns
 
 
 class Groups:

@@ -9,8 +9,9 @@ from heapq import heappop, heappush
 from supervisor.jobs import JobState, Lease
 from supervisor.stores.job_limits import Limit, Line, Times, Use, name_of_handler, name_of_queue
 from supervisor.stores.limited_claims import Candidate
+from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.queue import Queue
-from supervisor.stores.memory.state import ID, Entry, JobRecord, MemoryState
+from supervisor.stores.memory.state import ID, Entry, MemoryState
 from supervisor.stores.records import Resolve
 
 

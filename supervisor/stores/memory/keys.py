@@ -5,7 +5,8 @@ from __future__ import annotations
 from heapq import heappop
 
 from supervisor.jobs import JobState
-from supervisor.stores.memory.state import JobRecord, Line, MemoryState
+from supervisor.stores.memory.job_record import JobRecord
+from supervisor.stores.memory.state import Line, MemoryState
 
 
 class Keys:

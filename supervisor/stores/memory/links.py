@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from supervisor.jobs import JobState
 from supervisor.stores.memory.groups import Groups
+from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.keys import Keys
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.memory.workflows import Workflows
 
 

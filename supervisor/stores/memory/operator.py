@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from supervisor.jobs import JobState, Tier
 from supervisor.stores.codes import CODES, DEAD_LETTERS, LEFT, STATES
+from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.links import Links
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.memory.unique import UniqueKeys
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.records import Place

@@ -10,11 +10,11 @@ from supervisor.jobs import JobState, Lease, Tier
 from supervisor.retry import SUSPECT
 from supervisor.stores.counts import newly_ready, waiting_of
 from supervisor.stores.expiry import next_look
-from supervisor.stores.extras import by_place
 from supervisor.stores.memory.expiry import Expiries
+from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.ownership import Ownership
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.memory.unique import UniqueKeys
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, microseconds
 from supervisor.stores.workflows import WAITS
@@ -29,9 +29,7 @@ class Queue:
         with self._state.transaction():
             ids: list[int] = []
             for row in rows:
-                if row.extras is not None and row.extras.after:
-                    row = row._replace(extras=row.extras._replace(after=by_place(row.extras.after, ids)))
-                ids.append(self._add(row))
+                ids.append(self._add(row.with_parents(ids)))
             self._owner.notify()
             return ids
 

@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 
 from supervisor.jobs import JobState
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.job_record import JobRecord
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.records import Place
 from supervisor.stores.search import LOWER, FailureGroup, IdRange, JobFilter, SearchLimits, Walk, has_error
 

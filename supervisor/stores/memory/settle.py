@@ -10,10 +10,11 @@ from supervisor.jobs import JobState, Kind, Lease, Outcome, Tier
 from supervisor.retry import ADD, RESET, SUSPECT, expired_count_change
 from supervisor.stores.codes import LEFT, STATES
 from supervisor.stores.job_reports import JobReport
+from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.other_records import DeadLetterRecord
 from supervisor.stores.memory.ownership import Ownership
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.records import (
     MAX_ATTEMPTS_KEPT,
     ExpiredLease,

@@ -12,102 +12,18 @@ from itertools import islice
 from typing import Any
 
 from supervisor.errors import StoreError
-from supervisor.jobs import JobState, Lease, Policy, Tier
+from supervisor.jobs import JobState, Lease, Policy
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores.codes import CODES, LEFT
-from supervisor.stores.extras import extras_text
-from supervisor.stores.memory.other_records import DeadLetterRecord, OwnerRecord
+from supervisor.stores.memory.job_record import JobRecord
+from supervisor.stores.memory.other_records import OwnerRecord
 from supervisor.stores.memory.unique_holds import UniqueHolds
-from supervisor.stores.records import EnqueueRow, microseconds, options_text, overlaid, own_max_retries
-from supervisor.stores.shown import Shown, job_dict
+from supervisor.stores.records import microseconds
 from supervisor.stores.sinks import sinks_text
-from supervisor.stores.workflows import MAX_SHOWN, WAITS, relatives
+from supervisor.stores.workflows import MAX_SHOWN, relatives
 
 MAX_STALE = 1000
 """Entries of heaps, besides twice the number of jobs, that may be out of date."""
-
-
-@dataclass(slots=True)
-class JobRecord:
-    id: int
-    row: EnqueueRow
-    due_at: int
-    created_at: int
-    state: JobState
-    age: int
-    tier: int = Tier.FRESH
-    token: int = 0
-    settled: int = 0
-    owner: str | None = None
-    lease_until: int = 0
-    started_at: int | None = None
-    finished_at: int | None = None
-    retries: int = 0
-    expired_count: int = 0
-    policy: Policy | None = None
-    result: str | None = None
-    errors: tuple[Mapping[str, Any], ...] = ()
-    dead_letter: DeadLetterRecord | None = None
-    progress: str | None = None
-    progress_at: int | None = None
-    log: str | None = None
-    snoozes: int = 0
-    snoozed_until: int | None = None
-    holds_key: bool = False
-    held_back: bool = False
-    links: Mapping[int, int] = field(default_factory=dict)
-    """By parent, for a job that waits or has waited for others: see `stores.workflows`."""
-    replaced_at: int | None = None
-    may_expire: bool = True
-
-    @property
-    def dead_letter_state(self) -> str | None:
-        return None if self.dead_letter is None else self.dead_letter.state
-
-    @property
-    def key(self) -> str | None:
-        return None if self.row.extras is None else self.row.extras.key
-
-    @property
-    def after(self) -> tuple[int, ...]:
-        return () if self.row.extras is None else self.row.extras.after
-
-    @property
-    def waits_for_parents(self) -> bool:
-        return WAITS in self.links.values()
-
-    @property
-    def group(self) -> str | None:
-        return None if self.row.extras is None else self.row.extras.group
-
-    @property
-    def expires_at(self) -> int | None:
-        extras = self.row.extras
-        since = self.created_at if self.replaced_at is None else self.replaced_at
-        return None if extras is None or extras.expires is None else since + extras.expires
-
-    @property
-    def missing_sinks(self) -> list[str]:
-        record = self.dead_letter
-        return sorted(record.owed - record.accepted) if record is not None and record.state == "pending" else []
-
-    def lease(self) -> Lease:
-        row, options, policy = self.row, options_text(self.row), self.policy or Policy()
-        return Lease(
-            self.id, self.token, row.handler, row.queue, row.payload, row.headers, self.retries, row.priority, self.tier,
-            self.due_at, self.created_at, policy if options is None else overlaid(policy, options),
-            self.expired_count,
-        )  # fmt: skip
-
-    def shown(self, key_holder: tuple[int, str] | None = None) -> dict[str, Any]:
-        row, most = self.row, own_max_retries(options_text(self.row), self.policy)
-        return job_dict(Shown(
-            self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,
-            self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
-            self.missing_sinks, self.expired_count, self.owner, self.lease_until, self.progress, self.progress_at, self.log,
-            None if row.extras is None else extras_text(row.extras), self.expires_at, key_holder,
-            self.snoozes, self.snoozed_until,
-        ))  # fmt: skip
 
 
 _INDEXED = frozenset({"state", "tier", "age", "due_at", "dead_letter", "row"})

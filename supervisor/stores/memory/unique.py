@@ -9,8 +9,9 @@ from supervisor.errors import JobExists
 from supervisor.jobs import JobState, Tier
 from supervisor.stores.codes import CODES
 from supervisor.stores.extras import ExistingId, Extras
+from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.links import Links
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.memory.unique_holds import UniqueHold
 from supervisor.stores.records import EnqueueRow, microseconds
 from supervisor.stores.unique import held_by, hold_of, replaced_extras

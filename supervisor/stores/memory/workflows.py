@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from supervisor.errors import NoSuchParent
 from supervisor.jobs import JobState
-from supervisor.stores.memory.state import JobRecord, MemoryState
+from supervisor.stores.memory.job_record import JobRecord
+from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.workflows import (
     CANCELLED_BY,
     DONE,

@@ -79,7 +79,7 @@ class PostgresStore:
         self.transaction, self.close, self.database = connection.transaction, connection.close, transfer.database
         self.enqueue, self.notify, self.paused = parts.enqueues.enqueue, notifier.notify, claims.paused
         self.make_due, self.keep_reports, self.snoozes = claims.make_due, settles.keep_reports, settles.snoozes
-        self.newly_ready = parts.links.newly_ready
+        self.newly_ready, self.failures = parts.links.newly_ready, queries.failures
         self.set_group_shares = parts.links.groups.set_shares
         self.join, self.leave, self.announce = owner.join, owner.leave, owner.announce
         self.watch_owners, self.expired_leases = parts.recovery.watch_owners, parts.recovery.expired_leases
@@ -88,12 +88,11 @@ class PostgresStore:
         self.settle, self.recover, self.extend = settles.settle, settles.recover, settles.extend
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.clock, self.stats = dead_letters.mark_accepted, queries.clock, queries.stats
-        self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
-        self.counts_by_state = queries.counts_by_state
-        self.get_many, self.ended, self.find_jobs = queries.get_many, queries.ended, queries.find_jobs
+        self.remaining, self.get = queries.remaining, queries.get
+        self.list_jobs, self.find_jobs = queries.list_jobs, queries.find_jobs
+        self.get_many, self.ended, self.counts_by_state = queries.get_many, queries.ended, queries.counts_by_state
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.move = commands.move
-        self.delete, self.purge, self.failures = commands.delete, commands.purge, queries.failures
+        self.move, self.delete, self.purge = commands.move, commands.delete, commands.purge
         self.drop_sink, self.oldest_ready = commands.drop_sink, Oldest(connection).oldest_ready
         self.prune, self.pause, self.repair = commands.prune, commands.pause, parts.repair.repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen

@@ -206,7 +206,7 @@ class Transfer:
                 self._copy(IMPORT_UNIQUE_KEYS, keys)
             self._connection.run(ADD_LOST_HOLDERS)
             self._connection.run(SET_LINKED)
-            self._links.repair()
+            self._links.repair_copied()
             if last_id > self.last_id():
                 self._connection.run(SET_LAST_ID, last_id)
             for queue in paused:

@@ -22,7 +22,7 @@ from supervisor.retry import SUSPECT
 from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, SCHEDULED
 from supervisor.stores.counts import ROWS_OF_A_LOOK, Turns, waiting_of
 from supervisor.stores.expiry import next_look
-from supervisor.stores.extras import ExistingId, Extras, by_place
+from supervisor.stores.extras import ExistingId, Extras
 from supervisor.stores.fencing import NEXT_TOKEN
 from supervisor.stores.records import (
     ClaimRequest,
@@ -174,13 +174,15 @@ class Queue:
         """Insert the rows, and return (ids, created_at)."""
         now = self._connection.now()
         if len(rows) == 1:  # as most programs do it
-            ids: Sequence[int] = [self._insert_one(rows[0], now)]
-            return self._with_turns(ids, EnqueueBatch.of(rows)), now
+            return self._with_turns([self._insert_one(rows[0], now)], EnqueueBatch.of(rows)), now
         batch = EnqueueBatch.of(rows)
         if any(kind.extras is not None for kind in batch.kinds):
             if self._extras.are_only_unique(batch):
                 return self._with_turns(self._insert_unique(batch, now), batch), now
-            return self._with_turns(self._insert_each(batch, now), batch), now
+            each: list[int] = []
+            for row in batch:
+                each.append(self._insert_one(row.with_parents(each), now))
+            return self._with_turns(each, batch), now
         first = next_age(self._connection)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
             self._insert_part(batch[start : start + ROWS_OF_A_STATEMENT], now, first + start)
@@ -210,14 +212,6 @@ class Queue:
         for start in range(0, len(new), ROWS_OF_A_STATEMENT):
             self._insert_part(new[start : start + ROWS_OF_A_STATEMENT], now, first + start)
         self._extras.add_unique(first, new, now)
-        return ids
-
-    def _insert_each(self, batch: EnqueueBatch, now: int) -> list[int]:
-        ids: list[int] = []
-        for row in batch:
-            if row.extras is not None and row.extras.after:
-                row = row._replace(extras=row.extras._replace(after=by_place(row.extras.after, ids)))
-            ids.append(self._insert_one(row, now))
         return ids
 
     def _insert_one(self, row: EnqueueRow, now: int) -> int:

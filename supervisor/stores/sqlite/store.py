@@ -87,8 +87,7 @@ class SqliteStore:
         self.claim_dead_letters, self.postpone = dead_letters.claim_dead_letters, dead_letters.postpone
         self.mark_accepted, self.stats = dead_letters.mark_accepted, queries.stats
         self.remaining, self.get, self.list_jobs = queries.remaining, queries.get, queries.list_jobs
-        self.get_many, self.ended = queries.get_many, queries.ended
-        self.counts_by_state = queries.counts_by_state
+        self.get_many, self.ended, self.counts_by_state = queries.get_many, queries.ended, queries.counts_by_state
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
         self.move = commands.move

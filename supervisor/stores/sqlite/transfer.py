@@ -174,7 +174,7 @@ class Transfer:
                 self._import_extras([(job.id, job.extras) for job in batch if job.extras is not None])
             for keys in unique_keys:
                 self._connection.run_many(IMPORT_UNIQUE_KEYS, keys)
-            self._links.repair()
+            self._links.repair_copied()
             self._connection.run(RAISE_LAST_ID, last_id)
             self._connection.run_many(PAUSE, [(queue, True) for queue in paused])
             self._schedules.write([row.state for row in schedules])

@@ -53,7 +53,7 @@ def test_a_retry_is_run_now_where_it_can_be(partitions: list[Any], how: str) -> 
 def job(state: str, **more: Any) -> dict[str, Any]:
     return {
         "id": 5, "state": state, "queue": "orders", "handler": "work", "due_at": AT, "expired_count": 0, "retries": 0,
-        "max_retries": None, "errors": [], "missing_sinks": [], "key": None, "key_held_by": None, "group": None, **more,
+        "max_retries": None, "errors": [], "missing_sinks": [], "key": None, "key_held_by": None, "group": None, "parents": [], "after": [], **more,
     }  # fmt: skip
 
 
