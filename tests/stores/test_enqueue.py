@@ -51,6 +51,8 @@ def test_a_new_job_is_shown_with_all_its_keys(factory, store):
         "key": None,
         "group": None,
         "after": [],
+        "parents": [],
+        "children": [],
         "tags": [],
         "expires_at": None,
         "key_held_by": None,
