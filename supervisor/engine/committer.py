@@ -40,8 +40,7 @@ from supervisor.stores.protocol import Store
 BATCHES_AT_ONCE = 2  # while one is written, the next is with the writer already
 MARK_AFTER = 0.001  # seconds that a job must have run to be marked as started along with a settle
 MAX_BUDGETS = 1000  # queues, which may come and go
-LAST_TRIES = 5
-LAST_TRIES_EVERY = 0.3  # seconds
+LAST_TRIES, LAST_TRIES_EVERY = 5, 0.3  # seconds
 
 
 class Summary(NamedTuple):
@@ -82,7 +81,8 @@ class RetryDecider:
 
     def freed(self, outcomes: Sequence[Outcome]) -> frozenset[str]:
         """Return the queues in which jobs that a limit holds back may go on after these outcomes."""
-        return freed_queues(self._config.job_limits, outcomes)
+        limits = self._config.job_limits
+        return frozenset() if limits is None else freed_queues(limits, outcomes)
 
     def spent_budgets(self) -> list[str]:
         """Return the queues whose retries wait for the max of their backoff now."""

@@ -88,10 +88,8 @@ def _limit(settings: JobLimitSettings) -> Limit:
     return Limit(settings.running, claims, microseconds(per))
 
 
-def freed_queues(limits: JobLimits | None, outcomes: Sequence[Outcome]) -> frozenset[str]:
+def freed_queues(limits: JobLimits, outcomes: Sequence[Outcome]) -> frozenset[str]:
     """Return the queues in which jobs that a limit holds back may go on after these outcomes."""
-    if limits is None:
-        return frozenset()
     return frozenset(it.lease.queue for it in outcomes if limits.counts(it.lease.queue, it.lease.handler))
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-MAX_FILES = 25
+MAX_FILES = 29
 TIMEOUT = 30.0
 
 JOB_ID = 918_273_645

@@ -46,12 +46,15 @@ class Links:
         self._made_ready.clear()
         return found
 
+    def in_use(self) -> bool:
+        """Return whether some job may have a key or a group."""
+        return bool(self._connection.value("select exists(select 1 from extras) or exists(select 1 from turns)"))
+
     def due(self, ids: Sequence[int]) -> None:
         """Block those of these ready jobs whose key another job holds, and give the others a turn."""
-        if not self._connection.value("select exists(select 1 from extras) or exists(select 1 from turns)"):
-            return
-        self.acquire(ids)
-        self.groups.take_turns(ids)
+        if self.in_use():
+            self.acquire(ids)
+            self.groups.take_turns(ids)
 
     def acquire(self, ids: Sequence[int]) -> None:
         """Block those of these ready jobs whose key another job holds."""

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import (
-    LEASE_HEADERS,
-    LEASE_ID,
     LEASE_PAYLOAD,
     LEASE_PRIORITY,
     LEASE_QUEUE,
@@ -34,20 +32,20 @@ from supervisor.stores.records import (
     microseconds,
     options_text,
 )
-from supervisor.stores.sqlite.connection import Connection, Select, first_that_fit, packed
+from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.expiry import NEXT as NEXT_EXPIRY
 from supervisor.stores.sqlite.expiry import Expiries
 from supervisor.stores.sqlite.extras import NewExtras
 from supervisor.stores.sqlite.links import Links
+from supervisor.stores.sqlite.long_texts import FORGET_LONG_TEXTS, put_long_texts, with_long_texts
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
-from supervisor.stores.sqlite.texts import HEADERS, MAX_INLINE, PAYLOAD, TEXT_LENGTH, headers_are_long
+from supervisor.stores.sqlite.texts import MAX_INLINE, headers_are_long
 from supervisor.stores.sqlite.unique import UniqueKeys
 
 ROWS_OF_A_STATEMENT = 100
 """Each statement of an enqueue updates the id sequence once."""
-MEASURED_AT_ONCE = 64
 
 DUE = Select(
     "id, queue, tier",
@@ -94,12 +92,6 @@ CANDIDATES = Select(
       order by priority desc, age limit ?)
     cross join jobs on jobs.id = candidate""",
 )
-LENGTHS = f"""
-  select json_group_array({TEXT_LENGTH}) from json_each(?) as it cross join jobs on jobs.id = it.value"""
-TEXTS = Select(
-    f"{PAYLOAD}, {HEADERS}",
-    "from json_each(?) as it cross join jobs on jobs.id = it.value",
-)
 CLAIM = f"""
   update jobs set state = {IN_FLIGHT}, token = {NEXT_TOKEN} | ?, owner = ?, lease_until = ?, started_at = null, policy = ?
   where id in (select value from json_each(?))"""
@@ -111,8 +103,6 @@ REPLACE = """
     due_at = coalesce(?8, due_at), age = iif(tier, id, age), tier = 0, retries = 0, started_at = null
   where id = ?1"""
 FORGET_SNOOZES = "delete from snoozes where job_id = ?"
-FORGET_LONG_TEXTS = "delete from payloads where job_id = ?"
-PUT_LONG_TEXTS = "insert into payloads(job_id, payload, headers) values (?, ?, ?)"
 KNOWN_BEFORE = "select 1 from jobs where id = ? and created_at = ? and handler = ?"
 LAST_AGE = "select seq from sqlite_sequence where name = 'jobs'"
 
@@ -302,7 +292,8 @@ class Queue:
         new = self._connection.rows(NEWLY_READY, packed(list(promoted)))
         ids = [id for id, _, _ in due]
         self._connection.run(PROMOTE, packed(ids))
-        self._links.due(ids)
+        if self._links.in_use():
+            self._links.due(ids)
         for (queue, tier), n in promoted.items():
             self._connection.counts.add(SCHEDULED, queue, tier, -n)
             self._connection.counts.add(READY, queue, tier, n)
@@ -328,7 +319,7 @@ class Queue:
 
     def claim_rows(self, rows: list[list[Any]], ttl: float, resolve: Resolve) -> list[Lease]:
         random_part = self._owner.random_part()
-        rows = self._with_long_texts(rows)
+        rows = with_long_texts(self._connection, rows) if any(row[LEASE_PAYLOAD] is None for row in rows) else rows
         until = self._connection.now() + microseconds(ttl)
         leases, by_policy = self._policies.assign(rows, random_part, resolve)
         for policy, ids in by_policy.items():
@@ -344,34 +335,6 @@ class Queue:
         most = take.retries_wanted(len(fresh))
         retries = self._connection.rows(CANDIDATES, take.queue, 1, most) if most else []
         return take.pick(fresh, urgent, retries)
-
-    def _with_long_texts(self, rows: list[list[Any]]) -> list[list[Any]]:
-        """Return the first of these candidates that fit into one claim, with the long texts that were not read with them."""
-        large = [row for row in rows if row[LEASE_PAYLOAD] is None]
-        if not large:
-            return rows
-        room = self._connection.limits.claim_characters
-        fit = first_that_fit(self._connection, [row[LEASE_ID] for row in large], LENGTHS, MEASURED_AT_ONCE, room)
-        for row, (payload, headers) in zip(large, self._connection.rows(TEXTS, packed(fit)), strict=False):
-            row[LEASE_PAYLOAD], row[LEASE_HEADERS] = payload, headers
-        return rows if len(fit) == len(large) else rows[: rows.index(large[len(fit)])]
-
-
-def put_long_texts(
-    connection: Connection, texts: Iterable[tuple[int, str, str | None]]
-) -> list[tuple[str | None, str | None]]:
-    """Store the texts (id of the job, payload, headers) that are too long for the rows of the jobs. Return (payload, headers) of
-    the rows."""
-    long, inline = [], []
-    for id, payload, headers in texts:
-        long_headers = headers if headers is not None and len(headers) > MAX_INLINE else None
-        is_long = len(payload) > MAX_INLINE or long_headers is not None
-        if is_long:
-            long.append((id, payload, long_headers))
-        inline.append((None if is_long else payload, headers if long_headers is None else None))
-    if long:
-        connection.run_many(PUT_LONG_TEXTS, long)
-    return inline
 
 
 def next_age(connection: Connection) -> int:

@@ -10,10 +10,11 @@ from supervisor.stores.records import readable_attempt
 from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.links import Links
+from supervisor.stores.sqlite.long_texts import put_long_texts
 from supervisor.stores.sqlite.operator import PAUSE
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queries import ATTEMPTS, Queries
-from supervisor.stores.sqlite.queue import next_age, put_long_texts
+from supervisor.stores.sqlite.queue import next_age
 from supervisor.stores.sqlite.schedules import ScheduleTable
 from supervisor.stores.sqlite.schema import (
     CLOSED_TRIGGERS,
