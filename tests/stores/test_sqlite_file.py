@@ -492,7 +492,7 @@ def test_a_vacuum_while_jobs_are_in_flight_gives_the_room_of_deleted_jobs_back(s
     assert store.settle([success(lease)]) == []
     assert take_one(store).id == ids[1]
     raw.execute("pragma wal_checkpoint(truncate)")
-    assert (tmp_path / "jobs.db").stat().st_size < 200_000
+    assert (tmp_path / "jobs.db").stat().st_size < 400_000, "of a megabyte"
 
 
 def test_the_store_holds_no_read_open(store, raw):

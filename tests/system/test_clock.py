@@ -96,6 +96,8 @@ def test_setting_the_clock_kills_no_worker_and_loses_no_lease(command: Command, 
     waits = [command.enqueue("waits"), command.enqueue("waits")]
     runs = command.run(), command.run()
     wait_for(lambda: all(Path(command.folder / f"begun-{id}").exists() for id in waits))
+    for run in runs:
+        run.logged("supervisor started")
     late = enqueue(command, "noop", "--delay", "30m")
     clock.set(HOUR)
     for run in runs:

@@ -128,7 +128,12 @@ def test_a_supervisor_that_stood_still_has_lost_its_leases_and_settles_nothing(
     }
     ran_by = {int(name.rpartition("-")[2]) for job in after[:4] for name in starts(marks, job)}
     assert ran_by & workers(stopped), "the supervisor that stood still goes on"
-    assert settled(stopped, other) == {job["id"]: 1 for job in after}
+    expected = {job["id"]: 1 for job in after}
+
+    def all_logged() -> None:
+        assert settled(stopped, other) == expected
+
+    wait_for(all_logged)
 
 
 def test_no_job_is_settled_twice_while_supervisors_stand_still_at_random(command: Command) -> None:

@@ -40,7 +40,7 @@ JOB_KEYS = {"id", "handler", "payload", "queue", "priority", "state", "attempt",
 } | {
     "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter", "missing_sinks"}  | {"expired_count", "lease", "waiting_because", "progress", "log",
 }  # fmt: skip
-JOB_KEYS |= {"unique", "key", "group", "after", "tags", "expires_at", "key_held_by"}
+JOB_KEYS |= {"unique", "key", "group", "after", "tags", "expires_at", "key_held_by", "parents", "children"}
 LEASES = {"in_flight", "lease_until"}
 QUEUE_KEYS = {
     "queue",

@@ -85,13 +85,15 @@ class TransactionalEnqueue:
         idle = _is_idle(caller.driver)
         try:
             parts = self._prepare(caller, rows)
+            texts = [_text_of(part, ()) for part in parts]  # all, so that a row that is refused leaves nothing behind
         except StoreError:
             if idle:
                 caller.end()
             raise
         ids: list[int] = []
-        for part in parts:
-            batch = _in_ascii(packed([values_of(row) for row in in_part(part, ids)]))
+        for part, text in zip(parts, texts, strict=True):
+            has_parents = any(kind.extras is not None and kind.extras.after for kind in part.kinds)
+            batch = _text_of(part, ids) if ids and has_parents else text
             ids += decoded_ids(part, caller.fetch_one(self._put, batch)[0])
         return ids
 
@@ -131,6 +133,11 @@ class TransactionalEnqueue:
     def _is_written_as(self, driver: Any) -> bool:
         info = driver.info
         return (info.host, str(info.port), info.dbname) == self._address
+
+
+def _text_of(part: EnqueueBatch, ids: Sequence[int]) -> str:
+    """Return the part as `put` takes it, if the parts before have these ids. Raises RowRefused."""
+    return _in_ascii(packed([values_of(row) for row in in_part(part, ids)]))
 
 
 def caller_of(connection: Any) -> Caller:
