@@ -9,6 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from supervisor.jobs import Lease, Tier
+from supervisor.retry import SUSPECT
 from tests.simulation.promises import holds
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Turns:
                 holds(tokens >= 0, "retries took more than their share:", owner, lease)
         elif (lease.id, lease.token) in self._again:
             self._again.remove((lease.id, lease.token))
+        elif lease.expired_count >= SUSPECT:
+            pass  # suspects start one by one, and the buffer takes them as jobs that come back to their place
         elif buffer.retries and lease.priority < retry.urgent and not self._limited(owner, lease.queue):
             first = buffer.retries[0]
             self._passed[first.id, first.token] += 1
