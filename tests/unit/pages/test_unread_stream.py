@@ -17,7 +17,8 @@ CHUNK = b"x" * 65_536
 
 @pytest.mark.parametrize("reads", [False, True])
 def test_a_stream_that_is_not_read_ends(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
-    monkeypatch.setattr(server, "REQUEST_SECONDS", 0.2)
+    limit = 1.5 if reads else 0.2
+    monkeypatch.setattr(server, "REQUEST_SECONDS", limit)
     ended = asyncio.Event()
 
     async def stream(scope: Any, receive: Any, send: Any) -> None:
@@ -35,9 +36,9 @@ def test_a_stream_that_is_not_read_ends(monkeypatch: pytest.MonkeyPatch, reads: 
         reader, writer = await asyncio.open_connection(*serving.address, limit=2**20)
         writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         if reads:
-            for _ in range(12):
+            for _ in range(20):
                 await reader.read(2**20)
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(limit / 10)
             assert not ended.is_set()
         else:
             async with asyncio.timeout(10):
