@@ -124,9 +124,13 @@ def test_others_run_though_many_jobs_of_a_handler_wait(command: Command) -> None
     (row,) = command.status()["queues"]
     assert (row["queue_size"], row["blocked"]) == (0, 4999)
     (id,) = [job["id"] for job in command.jobs("--state", "blocked")[:1]]
-    reason = command.job(id)["waiting_because"]
-    assert reason.startswith("handler mail has the limit 1 at once, and no more may run now")
-    assert "limit of handler mail: 1 at once; no more now" in command.ask("status")
+
+    def shown() -> None:  # by the row of the supervisor, which it writes once a second
+        reason = command.job(id)["waiting_because"]
+        assert reason.startswith("handler mail has the limit 1 at once, and no more may run now")
+        assert "limit of handler mail: 1 at once; no more now" in command.ask("status")
+
+    wait_for(shown)
 
 
 def test_a_reload_raises_lowers_and_removes_a_limit(command: Command) -> None:
