@@ -189,18 +189,29 @@ def failures_have_a_cause(evidence: Evidence) -> Problems:
 def leases_are_lost_for_a_reason(evidence: Evidence) -> Problems:
     """The supervisor was killed, stopped or terminated, or the store was available again too late for it."""
     for id, lines in evidence.by_job.items():
-        holder = None
+        holder = before = None
         for place, line in enumerate(lines):
             if _claims([line]):
-                holder = line
+                holder, before = line, holder
             elif "recovered:" in line.message and holder is not None:
+                # The next claim may be logged before the recovery, by another process: so new a lease has not expired.
+                if (
+                    before is not None
+                    and line.at - holder.at < SLACK
+                    and _was_hit(evidence, before.run, before.at, line.at)
+                ):
+                    continue
                 (held,), following = _claims([holder]), [*_claims(lines[place:]), evidence.tokens[id] + 1]
                 # A claim whose answer was lost is in no log: any run may have made it.
                 run = holder.run if claim_count(following[0]) == claim_count(held) + 1 else None
-                hit = evidence.was_hit(LOSES_LEASES, line.at - RECOVERED_WITHIN, line.at, run)
-                hit = hit or evidence.was_hit(FATAL, holder.at, line.at, run)  # until another run could recover the job
-                if not hit and not _was_unavailable(evidence, line.at):
+                if not _was_hit(evidence, run, holder.at, line.at) and not _was_unavailable(evidence, line.at):
                     yield id, f"lost by run {run or '(not logged)'}, which no fault has hit: {line.message}"
+
+
+def _was_hit(evidence: Evidence, run: int | None, claimed: float, recovered: float) -> bool:
+    """Return whether a fault may have cost the run (None: any) the lease that it claimed, until another one recovered it."""
+    hit = evidence.was_hit(LOSES_LEASES, recovered - RECOVERED_WITHIN, recovered, run)
+    return hit or evidence.was_hit(FATAL, claimed, recovered, run)
 
 
 def _was_unavailable(evidence: Evidence, at: float) -> bool:
