@@ -10,7 +10,7 @@ from supervisor.config.settings import RetentionSettings
 from supervisor.jobs import JobState
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow
-from tests.stores.factories import again, dead, promote, release, success, take, take_one
+from tests.stores.factories import IN_SQL, again, dead, promote, release, success, take, take_one
 
 WITHOUT_KAFKA = "the order of records is that of their topic"
 
@@ -352,9 +352,8 @@ def test_a_paused_queue_keeps_its_turns(store):
 INSERT = "insert into {s}.jobs(handler, payload, priority) values ('mail', '{}', 0)"
 
 
+@IN_SQL
 def test_jobs_that_another_program_inserts_take_turns(factory, store):
-    if not factory.durable:
-        pytest.skip("no other program has its jobs")
     for _ in range(2):
         factory.sql(INSERT)
     assert order(store) == "--"
@@ -365,9 +364,8 @@ def test_jobs_that_another_program_inserts_take_turns(factory, store):
     assert order(store, 7) == "a-a-a-a"
 
 
+@IN_SQL
 def test_a_job_that_another_program_moves_takes_a_turn_in_its_new_queue(factory, store):
-    if not factory.durable:
-        pytest.skip("no other program has its jobs")
     ids = grouped(store, "b", 2, queue="other") + grouped(store, None, 2, queue="other")
     grouped(store, "a", 100)
     take(store, 50)
@@ -377,9 +375,8 @@ def test_a_job_that_another_program_moves_takes_a_turn_in_its_new_queue(factory,
     factory.check()
 
 
+@IN_SQL
 def test_jobs_that_another_program_moves_or_deletes_take_no_turn(factory, store):
-    if not factory.durable:
-        pytest.skip("no other program has its jobs")
     grouped(store, "b", 100)
     first, *_ = grouped(store, "a", 30), grouped(store, None, 30)
     factory.sql("update {s}.jobs set queue = 'other' where id > 130")

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
@@ -175,13 +176,13 @@ def test_a_rate_holds_over_two_supervisors(command: Command) -> None:
     command.write("workers: {count: 2}\nqueues: {default: {limit: {rate: 5/1s}}}", PLUGIN)
     command.enqueue_many([{"handler": "other"} for _ in range(20)])
     command.enqueue("other", None, "--delay", "1h")  # which must not delay the others
+    began = time.time()
     for run in (command.run(), command.run()):
         run.logged("worker 1 (pid")
     wait_for(lambda: succeeded(command, "other") == 20)
     times = sorted(seconds(job, "started_at") for job in command.jobs("--state", "succeeded"))
-    late = 0.8  # at most, on a busy machine, from the claim to the start
-    assert all(b - a > 1 - late for a, b in zip(times, times[5:], strict=False)), times
-    assert times[-1] - times[0] < 60, "the job that is due in an hour delays no others"
+    # A job may start long after its claim, but none before it: of the first five there is no limit, the next ones wait for a second.
+    assert all(at - began >= place // 5 for place, at in enumerate(times)), times
 
 
 def test_a_drain_waits_for_what_a_limit_holds_back(command: Command) -> None:
