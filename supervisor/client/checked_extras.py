@@ -38,19 +38,20 @@ def checked_extras(given: Mapping[str, Any]) -> Extras | None:
     return extras
 
 
-def _wrong(key: str, expected: str, value: Any) -> NoReturn:
+def wrong(key: str, expected: str, value: Any) -> NoReturn:
     raise InvalidJob(f"{key}: expected {expected}, got {value!r:.80}")
 
 
-def _text(key: str, value: Any) -> str:
+def name_of(key: str, value: Any) -> str:
+    """Return the name as plain text. Raises InvalidJob."""
     if not is_name(value):
-        _wrong(key, NAME, value)
+        wrong(key, NAME, value)
     return value if type(value) is str else str.__str__(value)
 
 
 def _choice(key: str, value: Any) -> str:
     if value not in CHOICES[key]:
-        _wrong(key, " or ".join(CHOICES[key]), value)
+        wrong(key, " or ".join(CHOICES[key]), value)
     return str(value)
 
 
@@ -60,7 +61,7 @@ def _while(key: str, value: Any) -> str | int:
     try:
         return microseconds(parse_duration(value))
     except (TypeError, ValueError):
-        _wrong(key, f"{WAITING}, {UNFINISHED} or a time such as 10m", value)
+        wrong(key, f"{WAITING}, {UNFINISHED} or a time such as 10m", value)
 
 
 def _duration(key: str, value: Any) -> int:
@@ -72,24 +73,24 @@ def _duration(key: str, value: Any) -> int:
 
 def _texts(key: str, value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) > MAX_TAGS:
-        _wrong(key, f"a list of at most {MAX_TAGS} texts", value)
-    return tuple(dict.fromkeys(_text(key, each) for each in value))
+        wrong(key, f"a list of at most {MAX_TAGS} texts", value)
+    return tuple(dict.fromkeys(name_of(key, each) for each in value))
 
 
 def _ids(key: str, value: Any) -> tuple[int, ...]:
     if isinstance(value, str) or not isinstance(value, Sequence) or len(value) > MAX_PARENTS:
-        _wrong(key, f"a list of at most {MAX_PARENTS} ids of jobs", value)
+        wrong(key, f"a list of at most {MAX_PARENTS} ids of jobs", value)
     return tuple(dict.fromkeys(each if isinstance(each, Place) else _id(key, each) for each in value))
 
 
 def _id(key: str, value: Any) -> int:
     """Return an id, also that of a job of a workflow."""
     if not isinstance(value, SupportsIndex) or isinstance(value, bool) or not 0 < index(value) <= MAX_INTEGER:
-        _wrong(key, "a list of ids of jobs", value)
+        wrong(key, "a list of ids of jobs", value)
     return index(value)
 
 
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
-    "unique": _text, "unique_while": _while, "on_conflict": _choice, "key": _text, "on_failure": _choice, "group": _text,
+    "unique": name_of, "unique_while": _while, "on_conflict": _choice, "key": name_of, "on_failure": _choice, "group": name_of,
     "after": _ids, "on_parent_failed": _choice, "tags": _texts, "expires": _duration,
 }  # fmt: skip

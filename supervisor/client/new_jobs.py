@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from operator import attrgetter
-from typing import Any, NoReturn, SupportsIndex, TypedDict
+from typing import Any, SupportsIndex, TypedDict
 
-from supervisor.client.checked_extras import checked_extras
+from supervisor.client.checked_extras import checked_extras, name_of, wrong
 from supervisor.config.retries import BackoffSettings
 from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob
@@ -16,7 +16,7 @@ from supervisor.jobs import MAX_RETRIES, Backoff, NewJob
 from supervisor.parents import PARENTS
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
-from supervisor.text.names import NAME, did_you_mean_or_all, is_name
+from supervisor.text.names import did_you_mean_or_all
 from supervisor.text.strict_json import MAX_INTEGER, NotJSON, encode
 from supervisor.text.units import microseconds_of, parse_duration
 
@@ -122,11 +122,11 @@ def checked(
     """
     if delay is not None and at is not None:
         raise InvalidJob("delay and at: expected at most one of them")
-    handler, limit = _name("handler", handler), settings.limits.payload
+    handler, limit = name_of("handler", handler), settings.limits.payload
     row = (
         handler,
         _json("payload", payload, limit),
-        _name("queue", settings.queue_for(handler) if queue is None else queue),
+        name_of("queue", settings.queue_for(handler) if queue is None else queue),
         _whole("priority", priority, -MAX_INTEGER - 1, MAX_INTEGER),
         None if delay is None else _seconds("delay", delay),
         None if at is None else _moment(at),
@@ -139,16 +139,6 @@ def checked(
     return tuple.__new__(EnqueueRow, row)
 
 
-def _wrong(key: str, expected: str, value: Any) -> NoReturn:
-    raise InvalidJob(f"{key}: expected {expected}, got {value!r:.80}")
-
-
-def _name(key: str, value: Any) -> str:
-    if not is_name(value):
-        _wrong(key, NAME, value)
-    return value if type(value) is str else str.__str__(value)
-
-
 def _json(key: str, value: Any, limit: int) -> str:
     try:
         return encode(value, limit=limit, what=key)
@@ -158,7 +148,7 @@ def _json(key: str, value: Any, limit: int) -> str:
 
 def _headers(value: Any, limit: int) -> str | None:
     if not isinstance(value, Mapping):
-        _wrong("headers", "a mapping", value)
+        wrong("headers", "a mapping", value)
     if PARENTS in value:
         raise InvalidJob(f"headers: {PARENTS} is set by the store")
     return _json("headers", dict(value), limit) if value else None
@@ -166,7 +156,7 @@ def _headers(value: Any, limit: int) -> str | None:
 
 def _whole(key: str, value: Any, minimum: int, maximum: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
-        _wrong(key, f"a whole number from {minimum} to {maximum}", value)
+        wrong(key, f"a whole number from {minimum} to {maximum}", value)
     return value if type(value) is int else int.__int__(value)
 
 
@@ -189,9 +179,9 @@ def _moment(value: Any) -> int:
         try:
             moment = datetime.fromisoformat(value)
         except ValueError:
-            _wrong("at", "a time such as 2030-01-31T09:30:00+01:00", value)
+            wrong("at", "a time such as 2030-01-31T09:30:00+01:00", value)
     if not isinstance(moment, datetime) or moment.tzinfo is None:
-        _wrong("at", "a time with a time zone, such as 2030-01-31T09:30:00+01:00", value)
+        wrong("at", "a time with a time zone, such as 2030-01-31T09:30:00+01:00", value)
     return microseconds_of(moment)
 
 
@@ -199,7 +189,7 @@ def _backoff(value: Any) -> Backoff:
     if isinstance(value, Backoff):
         value = value._asdict()
     if not isinstance(value, Mapping):
-        _wrong("backoff", "a mapping with base, factor, max, jitter, exponential", value)
+        wrong("backoff", "a mapping with base, factor, max, jitter, exponential", value)
     try:
         return BackoffSettings(**{str(key): part for key, part in value.items()}).curve
     except ValueError as error:
