@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from supervisor.stores.newly_ready import NewlyReady
 from supervisor.stores.postgres.connection import Connection, array
 from supervisor.stores.postgres.functions import BODY
 from supervisor.stores.postgres.groups import Groups
@@ -39,16 +40,9 @@ class Links:
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self.groups = connection, Groups(connection)
-        self._made_ready: set[str] = set()
-        connection.on_rollback(self._made_ready.clear)
-
-    def newly_ready(self) -> frozenset[str]:
-        """Return the queues in which blocked jobs were made ready since the last call."""
-        if not self._made_ready:
-            return frozenset()
-        found = frozenset(self._made_ready)
-        self._made_ready.clear()
-        return found
+        self._newly_ready = NewlyReady()
+        self.newly_ready = self._newly_ready.take
+        connection.on_rollback(self._newly_ready.clear)
 
     def due(self, ids: Sequence[int]) -> None:
         """Block those of these ready jobs whose key another job holds, and give the others a turn."""
@@ -63,7 +57,7 @@ class Links:
     def ended(self, ids: Sequence[int], deleted: bool = False) -> None:
         """Let the jobs go on that have waited for these, which have ended, or are about to be `deleted`."""
         if ids:
-            self._made_ready.update(self._connection.column(ENDED, array(ids), deleted))
+            self._newly_ready.add(self._connection.column(ENDED, array(ids), deleted))
 
     def repair_copied(self) -> None:
         """Let jobs wait, and go on, that were copied from another store."""
@@ -74,5 +68,5 @@ class Links:
     def repair(self) -> frozenset[str]:
         """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return their queues."""
         found = frozenset(self._connection.column(LOST))
-        self._made_ready |= found
+        self._newly_ready.add(found)
         return found

@@ -39,7 +39,7 @@ class NewExtras:
             self._links.acquire([id])
 
     def are_only_unique(self, rows: EnqueueBatch) -> bool:
-        """Whether all of the rows have a unique key and no other extras, and are skipped if a job has it."""
+        """Return whether all of the rows have a unique key and no other extras, and are skipped if a job has it."""
         plain = NO_EXTRAS._replace(unique="")
         return all(
             (extras := kind.extras) is not None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from supervisor.stores.codes import BLOCKED, READY, SCHEDULED
 from supervisor.stores.extras import Extras
+from supervisor.stores.newly_ready import NewlyReady
 from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.groups import Groups
 from supervisor.stores.sqlite.keys import Keys
@@ -17,6 +18,7 @@ KEYS_IN_USE, PARENTS_IN_USE = 1, 2
 IN_USE = f"""
   select {KEYS_IN_USE} * exists(select 1 from key_holders)
     + {PARENTS_IN_USE} * exists(select 1 from parents where link = {WAITS})"""
+KEYS_OR_TURNS_IN_USE = "select exists(select 1 from extras) or exists(select 1 from turns)"
 PLACES = Select(
     "queue, tier, n",
     """from (
@@ -35,26 +37,16 @@ class Links:
     def __init__(self, connection: Connection) -> None:
         self._connection, self._keys, self._workflows = connection, Keys(connection), Workflows(connection)
         self.groups = Groups(connection)
-        self._made_ready: set[str] = set()
-        connection.on_rollback(self._made_ready.clear)
+        self._newly_ready = NewlyReady()
+        self.newly_ready = self._newly_ready.take
+        connection.on_rollback(self._newly_ready.clear)
 
-    def newly_ready(self) -> frozenset[str]:
-        """Return the queues in which blocked jobs were made ready since the last call."""
-        if not self._made_ready:
-            return frozenset()
-        found = frozenset(self._made_ready)
-        self._made_ready.clear()
-        return found
-
-    def in_use(self) -> bool:
-        """Return whether some job may have a key or a group."""
-        return bool(self._connection.value("select exists(select 1 from extras) or exists(select 1 from turns)"))
-
-    def due(self, ids: Sequence[int]) -> None:
+    def due(self, ids: Iterable[int]) -> None:
         """Block those of these ready jobs whose key another job holds, and give the others a turn."""
-        if self.in_use():
-            self.acquire(ids)
-            self.groups.take_turns(ids)
+        if self._connection.value(KEYS_OR_TURNS_IN_USE):
+            ready = [*ids]
+            self.acquire(ready)
+            self.groups.take_turns(ready)
 
     def acquire(self, ids: Sequence[int]) -> None:
         """Block those of these ready jobs whose key another job holds."""
@@ -115,7 +107,7 @@ class Links:
             return frozenset()
         queues = self._move(ids, BLOCKED, READY)
         self.groups.take_turns(ids)
-        self._made_ready |= queues
+        self._newly_ready.add(queues)
         return queues
 
     def _move(self, ids: Sequence[int], before: int, state: int) -> frozenset[str]:

@@ -290,10 +290,8 @@ class Queue:
         due = self._connection.rows(DUE, self._connection.now(), limit)
         promoted = Counter((queue, tier) for _, queue, tier in due)
         new = self._connection.rows(NEWLY_READY, packed(list(promoted)))
-        ids = [id for id, _, _ in due]
-        self._connection.run(PROMOTE, packed(ids))
-        if self._links.in_use():
-            self._links.due(ids)
+        self._connection.run(PROMOTE, packed([id for id, _, _ in due]))
+        self._links.due(id for id, _, _ in due)
         for (queue, tier), n in promoted.items():
             self._connection.counts.add(SCHEDULED, queue, tier, -n)
             self._connection.counts.add(READY, queue, tier, n)

@@ -131,7 +131,8 @@ class Settles:
         else:
             rest = [outcome for outcome in outcomes if outcome.state is not _SUCCEEDED or outcome.seen is not None]
         with self._connection.transaction():
-            return [*self._succeed(succeeded), *self._dispose(rest)]
+            stale = self._succeed(succeeded) if succeeded else []
+            return [*stale, *self._dispose(rest)] if rest else stale
 
     def recover(self, outcomes: Sequence[Outcome]) -> list[int]:
         require_seen(outcomes)
