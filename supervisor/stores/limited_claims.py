@@ -208,6 +208,10 @@ class _Round:
             self._allowance.note(name, use, limit, self._now)
         return self._left[name]
 
+    def _lacks_room(self, name: str) -> bool:
+        """Return whether a limit that allows no more jobs in this round would allow some if more could be started."""
+        return name not in self._uses and self._allowance.free[name] > 0
+
     def _take(self, queue: str, handler: str) -> bool:
         """Count a job down from its limits, unless one of them allows no more."""
         names = self._limits.names_of(queue, handler)
@@ -233,8 +237,10 @@ class _Round:
             held = 0 if self._to_hold <= 0 else self._rows.hold(queue, tier, to_hold, max(limit, HELD_AT_ONCE))
             self.held[queue, tier] += held
             self._to_hold -= held
-            if not held:
+            # Jobs that were held back only for lack of room wait for a worker: the next claim sees them in their lines.
+            if not held or any(self._lacks_room(name_of_handler(handler)) for handler in to_hold):
                 self.more = True
+            if not held:
                 break
         for line in self._allowance.lines_of(queue, tier):
             if most := self._allowed(name_of_handler(line[0])):

@@ -131,6 +131,16 @@ def test_a_claim_reports_the_jobs_that_it_has_held_back(store):
     assert waiting(store, limits) == {}
 
 
+def test_a_claim_goes_on_once_if_jobs_were_held_back_only_for_lack_of_room(store):
+    """The claim that follows finds that jobs wait for a worker. It does not go on again, or it would do so for ever."""
+    put(store, 10)
+    limits = handlers(mail=TWO)
+    found = [claim(store, limits, room=0) for _ in range(2)]
+    assert [(it.leases, it.held.total(), it.more) for it in found] == [([], 10, True), ([], 0, False)]
+    assert waiting(store, limits) == {"default": Waiting(2, 0)}
+    assert len(claim(store, limits, room=1).leases) == 1
+
+
 def test_jobs_that_are_held_back_are_moved_once_and_go_on_by_priority_then_age(store):
     limits = handlers(mail=Limit(running=1))
     low = put(store, 3)

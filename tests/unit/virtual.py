@@ -162,12 +162,13 @@ class Wall:
 
 
 class Virtual:
-    """A supervisor whose plugins serve `handlers`, without the processes. The clock of the store is `wall`."""
+    """A supervisor whose plugins serve `handlers`, without the processes. The clock of the store is `wall`. `limits` are those of
+    handlers."""
 
     def __init__(
         self, workers: Any = 1, store: Store | None = None, handlers: tuple[str, ...] = ("work",),
         engine_limits: Limits = DEFAULT_LIMITS, served: tuple[str, ...] | None = None,
-        groups: Mapping[str, Any] = MappingProxyType({}), **settings: Any,
+        groups: Mapping[str, Any] = MappingProxyType({}), limits: Mapping[str, Any] = MappingProxyType({}), **settings: Any,
     ) -> None:  # fmt: skip
         self.loop = VirtualLoop()
         self._lost = count()
@@ -180,7 +181,8 @@ class Virtual:
         self.bus.subscribe(self.events.append)
         self.backend = FakeBackend()
         shared = {"count": workers, "queues": served and [*served], "groups": groups}
-        self.settings = Settings(**{"workers": shared, **settings})
+        own = {name: {"limit": limit} for name, limit in limits.items()}
+        self.settings = Settings(**{"workers": shared, "handlers": own, **settings})
         sizes = self.settings.workers.sizes
         self.pool = Pool(sizes[OTHERS].min, self.bus, self.loop)
         self.pool.configure(sizes)

@@ -1,0 +1,46 @@
+"""Jobs under limits in the engine: they are started as soon as their limits and the workers allow it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from supervisor.jobs import JobState
+from tests.unit.virtual import Virtual
+
+LIMITS = pytest.mark.parametrize("limit", [{"running": 100}, {"rate": "100/1s"}])
+
+
+@LIMITS
+def test_a_new_job_under_a_limit_starts_as_soon_as_a_worker_is_idle(limit: dict[str, Any]) -> None:
+    """It comes while the workers have jobs, and short ones, so that more are claimed ahead."""
+    here = Virtual(handlers=("work", "mail"), limits={"mail": limit})
+    here.enqueue("work")
+    here.serve()
+    here.process.run_next(took=0.001)
+    here.enqueue("work")
+    here.notify()
+    here.process.start_next()
+    (mail,) = here.enqueue("mail")
+    here.notify()
+    assert here.state(mail) == "blocked"
+    here.process.finish(took=0.001)
+    here.process.drain()
+    assert here.state(mail) == "in_flight"
+
+
+@LIMITS
+def test_jobs_of_two_limited_handlers_in_two_queues_follow_each_other(limit: dict[str, Any]) -> None:
+    """Short jobs are claimed ahead, but under limits only one for the one worker, which is idle."""
+    here = Virtual(handlers=("work", "fetch", "mail"), limits={"fetch": limit, "mail": limit})
+    here.enqueue("work")
+    here.serve()
+    here.process.run_next(took=0.001)
+    ids = [*here.enqueue("fetch", queue="one"), *here.enqueue("mail", queue="two")]
+    here.notify()
+    assert sorted(here.state(id) for id in ids) == ["blocked", "in_flight"]
+    here.process.run_next(took=0.001)
+    assert [here.state(id) for id in ids].count("in_flight") == 1
+    here.process.run_next(took=0.001)
+    assert {*ids} <= {*here.settled(JobState.SUCCEEDED)}
