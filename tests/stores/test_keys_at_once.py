@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections import defaultdict
+from collections import Counter
+from functools import partial
 
-from supervisor.errors import RowsLocked, StoreContended
+from supervisor.jobs import JobState
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow
+from tests.stores.at_once import all_at_once, beside, insisting
 from tests.stores.factories import IN_SQL, ON_POSTGRESQL, dead, put, states, success, take, take_one
 
 KEYS = ("a", "b", "c")
@@ -24,9 +25,7 @@ def test_an_enqueue_waits_for_another_of_its_key_that_is_not_committed(factory, 
     other, ids = factory.joined("two"), []
     with store.transaction():
         ids += store.enqueue([row("a")])
-        thread = threading.Thread(target=lambda: ids.extend(other.enqueue([row("a")])))
-        thread.start()
-        waits_for_a_lock(factory)
+        thread = beside(factory, lambda: ids.extend(other.enqueue([row("a")])))
     thread.join()
     assert states(store, ids) == ["ready", "blocked"]
 
@@ -37,9 +36,7 @@ def test_an_enqueue_at_the_end_of_the_holder_is_not_left_waiting(factory, store)
     lease = take_one(store)
     with store.transaction():
         store.settle([success(lease)])
-        thread = threading.Thread(target=lambda: ids.extend(other.enqueue([row("a")])))
-        thread.start()
-        waits_for_a_lock(factory)
+        thread = beside(factory, lambda: ids.extend(other.enqueue([row("a")])))
     thread.join()
     assert states(store, ids) == ["succeeded", "ready"]
 
@@ -51,32 +48,23 @@ def test_a_waiting_job_that_is_cancelled_as_the_holder_ends_does_not_get_the_key
     lease = take_one(store)
     with other.transaction():
         other.cancel([ids[1]])
-        thread = threading.Thread(target=lambda: store.settle([success(lease)]))
-        thread.start()
-        waits_for_a_lock(factory)
+        thread = beside(factory, lambda: store.settle([success(lease)]))
     thread.join()
     assert states(store, ids) == ["succeeded", "cancelled", "ready"]
 
 
-def waits_for_a_lock(factory):
-    query = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like %s"
-    while not factory.sql(query, f"%{factory.schema}%").fetchone()[0]:
-        pass
+def keys_in_flight(store):
+    """Count the jobs that are in flight by key, as one query finds them."""
+    jobs = store.list_jobs(state=JobState.IN_FLIGHT, brief=True, limit=JOBS)
+    return Counter(job["key"] for job in jobs if job["state"] == "in_flight" and job["key"] is not None)
 
 
 @IN_SQL
 def test_programs_that_use_the_same_keys_at_once_leave_no_job_behind(factory, store):
-    running, wrong, lock = defaultdict(int), [], threading.Lock()
+    wrong = []
     stores = [factory.joined(f"owner {n}") for n in range(4)]
-    failures = []
 
-    def use(own, seed):
-        try:
-            _use(own, random.Random(seed))
-        except Exception as error:
-            failures.append(error)
-
-    def _use(own, choice):
+    def use(own, choice):
         mine = []
         for _ in range(JOBS):
             mine += insisting(own.enqueue, [row(choice.choice(KEYS)) for _ in range(choice.randint(1, 3))])
@@ -86,34 +74,12 @@ def test_programs_that_use_the_same_keys_at_once_leave_no_job_behind(factory, st
 
     def run_some(own, choice):
         leases = insisting(take, own, choice.randint(1, 3))
-        keys = [own.get(lease.id)["key"] for lease in leases]
-        with lock:
-            for lease, key in zip(leases, keys, strict=True):
-                running[key] += key is not None
-                if running[key] > 1 and own.get(lease.id)["state"] == "in_flight":
-                    wrong.append((lease.id, key))
-        with lock:
-            for key in keys:
-                running[key] -= key is not None
+        wrong.extend(key for key, n in keys_in_flight(own).items() if n > 1)
         insisting(own.settle, [(success if choice.random() < 0.8 else dead)(lease) for lease in leases])
 
-    threads = [threading.Thread(target=use, args=(own, n)) for n, own in enumerate(stores)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    all_at_once(*(partial(use, own, random.Random(n)) for n, own in enumerate(stores)))
     while leases := take(store, 100):
         store.settle([success(lease) for lease in leases])
     assert store.remaining(None, None).keys() <= {"dead_letters", "dead_letters_for_other_sinks"}
     assert wrong == []
     assert store.repair() == ""
-
-
-def insisting(call, *arguments, **named):
-    """Call again after a deadlock or a lock timeout, as a supervisor does."""
-    while True:
-        try:
-            return call(*arguments, **named)
-        except (StoreContended, RowsLocked):
-            continue

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import random
-import threading
 from collections import Counter
+from functools import partial, reduce
+from operator import or_
 
 import pytest
 
 from supervisor.errors import StoreContended
+from supervisor.jobs import JobState
 from supervisor.stores.job_limits import JobLimits, Limit
 from supervisor.stores.records import ClaimRequest, EnqueueRow
+from tests.stores.at_once import all_at_once
 from tests.stores.factories import IN_SQL, ON_POSTGRESQL, TTL, again, release, resolve, success
 
 MINUTE = 60_000_000
@@ -29,27 +32,18 @@ def claim(store, limits, n=10, queue="q", room=100):
         return store.claim_limited(requests, TTL, resolve, allowance, room)
 
 
-class Running:
-    """The jobs that run between the commit of their claim and the settle, which are no more than are in flight."""
-
-    def __init__(self):
-        self._lock = threading.Lock()
-        self._counts = Counter()
-        self.most = Counter()
-
-    def change(self, leases, by):
-        with self._lock:
-            for lease in leases:
-                for name in (lease.queue, lease.handler):
-                    self._counts[name] += by
-                    self.most[name] = max(self.most[name], self._counts[name])
+def in_flight(store):
+    """Count the jobs that are in flight by queue and by handler, as one query finds them."""
+    found = store.list_jobs(state=JobState.IN_FLIGHT, brief=True, limit=JOBS)
+    jobs = [job for job in found if job["state"] == "in_flight"]
+    return Counter(job[key] for job in jobs for key in ("queue", "handler"))
 
 
 @IN_SQL
 def test_no_more_than_the_limit_run_though_all_claim_at_once(factory, store):
     ids = put(store, "a", JOBS) + put(store, "b", JOBS) + put(store, "c", JOBS)
     stores = [factory.joined(f"owner {n}") for n in range(4)]
-    running, left, failed = Running(), set(ids), []
+    seen, left = [], set(ids)
 
     def work(own, choice):
         while left:
@@ -57,8 +51,7 @@ def test_no_more_than_the_limit_run_though_all_claim_at_once(factory, store):
                 leases = claim(own, LIMITS, choice.randint(1, 6)).leases
             except StoreContended:
                 continue
-            running.change(leases, 1)
-            running.change(leases, -1)
+            seen.append(in_flight(own))
             ends = [choice.choice((success, success, release, again)) for _ in leases]
             own.settle([end(lease) for end, lease in zip(ends, leases, strict=True)])
             left.difference_update(lease.id for end, lease in zip(ends, leases, strict=True) if end is not release)
@@ -66,17 +59,13 @@ def test_no_more_than_the_limit_run_though_all_claim_at_once(factory, store):
     def guarded(own, seed):
         try:
             work(own, random.Random(seed))
-        except BaseException as error:
-            failed.append(error)
+        except BaseException:
             left.clear()
+            raise
 
-    threads = [threading.Thread(target=guarded, args=(own, seed)) for seed, own in enumerate(stores)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
-    assert running.most["q"] <= 5 and running.most["a"] <= 2 and running.most["b"] <= 3
+    all_at_once(*(partial(guarded, own, seed) for seed, own in enumerate(stores)))
+    most = reduce(or_, seen)
+    assert most["q"] <= 5 and most["a"] <= 2 and most["b"] <= 3
     assert store.remaining(None, 0) == {}
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
+from functools import partial
 
 import pytest
 
 from supervisor.config.settings import RetentionSettings
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow, Presence, Waiting
+from tests.stores.at_once import all_at_once, beside
 from tests.stores.factories import (
     NEAR_AND_FAR,
     TTL,
@@ -46,11 +47,7 @@ def test_owners_in_parallel_never_share_a_job(factory):
             assert store.settle(outcomes) == []
             promote(store, 100)
 
-    threads = [threading.Thread(target=work, args=arguments) for arguments in zip(stores, claimed, strict=True)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    all_at_once(*(partial(work, *arguments) for arguments in zip(stores, claimed, strict=True)))
     every = [(lease.id, lease.token) for mine in claimed for lease in mine]
     assert len(every) == len(set(every))
     assert {id for id, _ in every} == set(range(1, JOBS + 1))
@@ -166,18 +163,11 @@ def test_a_settle_that_waits_for_a_job_has_locked_none_behind_it(factory, store,
         lock = f"""select 1 from "{factory.schema}".jobs where id = %s for update nowait"""
         with other.transaction():
             other.execute(lock, (leases[0].id,))
-            settling = threading.Thread(target=lambda: stale.append(store.settle(outcomes)))
-            settling.start()
-            process = store.connection.session.server_process()
-            while factory.sql(WAITS, process).fetchone() != ("Lock",):
-                time.sleep(0.002)
+            settling = beside(factory, lambda: stale.append(store.settle(outcomes)))
             other.execute(lock, (leases[1].id,))
     settling.join()
     assert stale == [[]]
     factory.check()
-
-
-WAITS = "select wait_event_type from pg_stat_activity where pid = %s"
 
 
 # --- owners that are gone
@@ -310,10 +300,7 @@ def test_a_delete_that_waits_for_a_settle_sees_the_dead_letter_that_it_leaves(fa
     with store.transaction():
         store.settle([dead(lease)])
         store.connection.flush()
-        thread = threading.Thread(target=lambda: deleted.append(other.delete([id])))
-        thread.start()
-        while not factory.sql("select 1 from pg_stat_activity where wait_event_type = 'Lock'").fetchone():
-            time.sleep(0.002)
+        thread = beside(factory, lambda: deleted.append(other.delete([id])))
     thread.join()
     ((done, refused),) = deleted
     assert done == {} and "pending" in refused[id]

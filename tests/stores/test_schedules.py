@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 
 import pytest
 
@@ -12,6 +13,7 @@ from supervisor.schedules.fire_times import Cron, Every
 from supervisor.schedules.policy import Schedule, ScheduleState, decide, paused
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.schedules import ScheduleChange, ScheduleRow, rows_of
+from tests.stores.at_once import all_at_once, beside
 from tests.stores.factories import IN_SQL, ON_POSTGRESQL, put, success, take_one
 
 MINUTE = 60.0
@@ -256,11 +258,7 @@ def test_supervisors_that_decide_at_the_same_moment_enqueue_one_job(factory, at_
     for _ in range(5):
         at_zero.step(MINUTE)
         ready = threading.Barrier(len(stores))
-        threads = [threading.Thread(target=race, args=(store, ready)) for store in stores]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        all_at_once(*(partial(race, store, ready) for store in stores))
     assert errors == []
     assert len(made) == len(set(made)) == 5
     times = [job["headers"]["schedule.time"] for job in stores[0].list_jobs()]
@@ -271,24 +269,13 @@ def test_supervisors_that_decide_at_the_same_moment_enqueue_one_job(factory, at_
 def test_new_schedules_are_made_by_two_at_once(factory, at_zero):
     stores = [factory.joined(f"owner {n}") for n in range(2)]
     names = [f"schedule {n}" for n in range(50)]
-    ready, failed = threading.Barrier(2), []
+    ready = threading.Barrier(2)
 
     def make(store, names):
-        try:
-            ready.wait()
-            fire(store, *[MINUTELY._replace(name=name) for name in names])
-        except Exception as error:
-            failed.append(error)
+        ready.wait()
+        fire(store, *[MINUTELY._replace(name=name) for name in names])
 
-    threads = [
-        threading.Thread(target=make, args=(store, its))
-        for store, its in zip(stores, (names, names[::-1]), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    all_at_once(partial(make, stores[0], names), partial(make, stores[1], names[::-1]))
     assert [row.state.name for row in stores[0].schedules()] == sorted(names)
 
 
@@ -308,14 +295,10 @@ def test_a_row_that_another_session_has_locked_is_left_out(factory, at_zero, sto
 def test_a_person_waits_for_a_row_that_a_supervisor_has_locked(factory, at_zero, store):
     other = factory.joined("two")
     fire(store)
-    paused_by = threading.Thread(target=set_paused, args=(other, True))
     at_zero.step(MINUTE)
     with store.transaction():
         fire(store)
-        paused_by.start()
-        waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
-        while not factory.sql(waits).fetchone()[0]:
-            pass
+        paused_by = beside(factory, set_paused, other, True)
     paused_by.join()
     state = row_of(store).state
     assert (state.paused, state.outcome) == (True, "enqueued"), "neither change is lost"

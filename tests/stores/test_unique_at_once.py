@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-import threading
+from functools import partial
 
 import psycopg
 import pytest
@@ -15,13 +16,13 @@ from supervisor.config.settings import Settings, StoreSettings
 from supervisor.jobs import JobState
 from supervisor.stores.extras import UNFINISHED, WAITING, Extras
 from supervisor.stores.records import EnqueueRow
+from tests.stores.at_once import all_at_once, beside
 from tests.stores.factories import IN_SQL, ON_POSTGRESQL, success, take, take_one
-from tests.stores.test_keys_at_once import waits_for_a_lock
 
 PROGRAMS = 100
 # Each child is a program with a connection of its own. They all begin when the end of the pipe is closed.
 PROGRAM = """
-import os, sys
+import os, sys, time
 from pathlib import Path
 from supervisor.errors import StoreUnavailable
 from supervisor.stores.extras import ExistingId, Extras
@@ -36,13 +37,16 @@ def opened():
 
 def enqueue():
     row = EnqueueRow("mail", "{}", extras=Extras(unique="report:42"))
+    deadline = time.monotonic() + 50
     while True:
         try:
             store = opened()
             (id,) = store.enqueue([row])
             return f"{id} {'there' if isinstance(id, ExistingId) else 'new'}\\n"
         except StoreUnavailable:
-            pass
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 begin, started = os.pipe()
 for _ in range(programs):
@@ -67,14 +71,6 @@ def other(factory, store):
     return factory.joined("two")
 
 
-def beside(factory, act):
-    """Call `act` in a thread, and return it once it waits for a lock."""
-    thread = threading.Thread(target=act)
-    thread.start()
-    waits_for_a_lock(factory)
-    return thread
-
-
 @IN_SQL
 @pytest.mark.parametrize("used", [False, True])
 def test_one_hundred_programs_at_once_get_one_job(factory, store, used):
@@ -84,16 +80,20 @@ def test_one_hundred_programs_at_once_get_one_job(factory, store, used):
         store.settle([success(take_one(store))])
     place = str(getattr(factory, "path", None) or factory.server.url)
     arguments = (type(store).__name__[:6].lower(), place, getattr(factory, "schema", ""), str(PROGRAMS))
-    ran = subprocess.run(
+    with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, *arguments],
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        env=os.environ,
-        timeout=55,
-    )
-    assert ran.returncode == 0, ran.stderr
-    answers = [line.split() for line in ran.stdout.splitlines()]
+        start_new_session=True,
+    ) as ran:
+        try:
+            out, errors = ran.communicate(timeout=55)
+        except BaseException:
+            os.killpg(ran.pid, signal.SIGKILL)
+            raise
+    assert ran.returncode == 0, errors
+    answers = [line.split() for line in out.splitlines()]
     (job,) = store.list_jobs(state=JobState.READY)
     assert {int(id) for id, _ in answers} == {job["id"]} and len(answers) == PROGRAMS
     assert [how for _, how in answers].count("new") == 1
@@ -132,11 +132,7 @@ def test_batches_with_the_same_keys_in_another_order_do_not_block_each_other(fac
         for _ in range(10):
             found.extend(own.enqueue([row(key) for key in keys]))
 
-    threads = [threading.Thread(target=use, args=it) for it in ((store, keys), (other, [*others, *keys[::-1]]))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    all_at_once(partial(use, store, keys), partial(use, other, [*others, *keys[::-1]]))
     assert len(found) == 10 * 2100 and len({*map(int, found)}) == 2050
 
 

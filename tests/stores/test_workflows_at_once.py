@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import random
-import threading
+from functools import partial
 
 import pytest
 
 from supervisor.errors import NoSuchParent
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow
+from tests.stores.at_once import all_at_once, beside, insisting
 from tests.stores.factories import IN_SQL, ON_POSTGRESQL, dead, release, states, success, take
-from tests.stores.test_keys_at_once import insisting, waits_for_a_lock
 
 KINDS = ("cancel", "run", "wait")
 STEPS = 60
@@ -28,12 +28,6 @@ def lease_of(store, id):
     return mine
 
 
-def beside(call, *arguments):
-    thread = threading.Thread(target=call, args=arguments)
-    thread.start()
-    return thread
-
-
 @ON_POSTGRESQL
 @pytest.mark.parametrize(("end", "state"), [(success, "ready"), (dead, "cancelled")])
 def test_a_child_that_is_added_as_its_parent_ends_sees_the_end(factory, store, end, state):
@@ -42,8 +36,7 @@ def test_a_child_that_is_added_as_its_parent_ends_sees_the_end(factory, store, e
     lease = lease_of(store, a)
     with store.transaction():
         store.settle([end(lease)])
-        thread = beside(lambda: ids.extend(other.enqueue([row(a)])))
-        waits_for_a_lock(factory)
+        thread = beside(factory, lambda: ids.extend(other.enqueue([row(a)])))
     thread.join()
     assert states(store, ids) == [state]
 
@@ -56,8 +49,7 @@ def test_a_parent_that_ends_as_a_child_is_added_sees_the_child(factory, store, e
     lease = lease_of(store, a)
     with other.transaction():
         (c,) = other.enqueue([row(a)])
-        thread = beside(store.settle, [end(lease)])
-        waits_for_a_lock(factory)
+        thread = beside(factory, store.settle, [end(lease)])
     thread.join()
     assert states(store, [a, c]) == ["succeeded" if end is success else "failed", state]
 
@@ -69,8 +61,7 @@ def test_a_child_that_is_added_to_a_job_that_is_being_cancelled_is_cancelled_too
     (b,) = store.enqueue([row(a)])
     with store.transaction():
         store.cancel([a])
-        thread = beside(lambda: ids.extend(other.enqueue([row(b)])))
-        waits_for_a_lock(factory)
+        thread = beside(factory, lambda: ids.extend(other.enqueue([row(b)])))
     thread.join()
     assert states(store, [b, *ids]) == ["cancelled", "cancelled"]
 
@@ -82,8 +73,7 @@ def test_a_job_that_is_cancelled_with_its_parent_sees_a_child_that_was_added_bef
     (b,) = store.enqueue([row(a)])
     with other.transaction():
         (c,) = other.enqueue([row(b)])
-        thread = beside(store.cancel, [a])
-        waits_for_a_lock(factory)
+        thread = beside(factory, store.cancel, [a])
     thread.join()
     assert states(store, [a, b, c]) == ["cancelled"] * 3
 
@@ -96,8 +86,7 @@ def test_two_parents_that_end_at_once_let_their_child_go_on_once(factory, store)
     leases = {lease.id: lease for lease in take(store, 2)}
     with store.transaction():
         store.settle([success(leases[a])])
-        thread = beside(other.settle, [success(leases[b])])
-        waits_for_a_lock(factory)
+        thread = beside(factory, other.settle, [success(leases[b])])
     thread.join()
     assert states(store, [a, b, c]) == ["succeeded", "succeeded", "ready"]
     assert (store.newly_ready(), other.newly_ready()) == (frozenset(), {"default"})
@@ -128,8 +117,7 @@ def test_a_parent_is_redriven_while_another_one_ends(factory, store):
     with store.transaction():
         store.redrive([a], force=True)
         assert states(store, [a]) == ["ready"]  # it is sent by now
-        thread = beside(other.settle, [success(leases[b])])
-        waits_for_a_lock(factory)
+        thread = beside(factory, other.settle, [success(leases[b])])
     thread.join()
     assert states(store, [a, b, c]) == ["ready", "succeeded", "blocked"]
     store.settle([success(lease_of(store, a))])
@@ -173,19 +161,13 @@ def test_all_that_belongs_to_a_child_is_deleted_with_it(factory, store):
 @IN_SQL
 def test_programs_that_use_the_same_workflows_at_once_leave_no_job_behind(factory, store):
     stores = [factory.joined(f"owner {n}") for n in range(3)]
-    known, failures = list(store.enqueue([row() for _ in range(5)])), []
+    known = list(store.enqueue([row() for _ in range(5)]))
 
     def use(own, choice):
-        try:
-            for _ in range(STEPS):
-                _one_step(own, choice, known)
-        except Exception as error:
-            failures.append(error)
+        for _ in range(STEPS):
+            _one_step(own, choice, known)
 
-    threads = [beside(use, own, random.Random(seed)) for seed, own in enumerate(stores)]
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    all_at_once(*(partial(use, own, random.Random(seed)) for seed, own in enumerate(stores)))
     while leases := take(store, 100):
         store.settle([success(lease) for lease in leases])
     while store.repair():
