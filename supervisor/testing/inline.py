@@ -64,9 +64,10 @@ class InlineWorker:
             id, 1, row.handler, row.queue, row.payload, row.headers, 0, row.priority, Tier.FRESH, now, now, policy
         )
         errors: list[dict[str, Any]] = []
-        snoozes = 0
+        snoozes, waited = 0, 0.0
         while True:
-            outcome = self._attempt(lease, snoozes)
+            outcome = self._attempt(lease, snoozes, waited)
+            waited += outcome.delay
             if outcome.failure is not None:
                 record = failure_record(outcome.failure, lease, self._state.now())
                 errors.append({**record, "at": iso(record["at"])})
@@ -103,9 +104,9 @@ class InlineWorker:
     def close(self) -> None:
         self._store.leave()
 
-    def _attempt(self, lease: Lease, snoozes: int) -> Outcome:
-        """Return the decided outcome of a job that has snoozed so often. A backoff has its whole length, so that it is known when the
-        retry is due."""
+    def _attempt(self, lease: Lease, snoozes: int, waited: float = 0.0) -> Outcome:
+        """Return the decided outcome of a job that has snoozed so often, and would have `waited` for so many seconds that were left out.
+        A backoff has its whole length, so that it is known when the retry is due."""
         handler, is_async = self._handlers.find(lease.handler)
         headers = None if lease.headers is None else decode_object(lease.headers, "headers")
         payload, max_retries = decode(lease.payload), lease.policy.max_retries
@@ -128,7 +129,7 @@ class InlineWorker:
             if job.last_progress is not None:
                 report = JobReport(lease.id, lease.token, progress_text(lease.attempt, job.last_progress), None)
                 self._store.keep_reports([report])
-        bounded = limited_snooze(outcome, snoozes, self._state.clock())
+        bounded = limited_snooze(outcome, snoozes, self._state.clock() + waited)
         return decide(bounded, lambda: 1.0, dead_letters=self._settings.dlq.enabled)
 
 

@@ -83,6 +83,12 @@ async def sleepy(job: Job, times: int) -> int:
     return len(seen)
 
 
+@handler(max_retries=0)
+def sleepy_until(job: Job, until: str) -> None:
+    seen.append(job.attempt)
+    raise Snooze("1h", until=datetime.fromisoformat(until))
+
+
 @handler
 def later(job: Job) -> int:
     if job.attempt == 1:
@@ -392,6 +398,14 @@ def test_snoozes_follow_at_once_and_count_no_retry(job_runner: JobRunner) -> Non
 def test_a_job_that_snoozes_too_often_fails(job_runner: JobRunner) -> None:
     with pytest.raises(JobFailed, match="it has snoozed 2 times, the most that max_snoozes=2 allows"):
         job_runner.run(sleepy, times=9)
+
+
+@pytest.mark.usefixtures("nothing_seen")
+def test_a_job_that_snoozes_until_a_time_fails_as_if_the_snoozes_had_passed(job_runner: JobRunner) -> None:
+    until = datetime.now(UTC) + timedelta(hours=2, minutes=30)
+    with pytest.raises(JobFailed, match="would end after until="):
+        job_runner.run(sleepy_until, until=until.isoformat())
+    assert seen == [1, 1, 1]
 
 
 @pytest.mark.usefixtures("nothing_seen")
