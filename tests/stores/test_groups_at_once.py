@@ -42,8 +42,8 @@ def program(factory, store):
 
 @pytest.fixture
 def impatient(factory, store):
-    """The store gives up at the first wait for a lock."""
-    store.connection.run("set lock_timeout = '1ms'")
+    """The store gives up if it waits for a lock of the program, which is never released."""
+    store.connection.run("set lock_timeout = '2s'")
     return store
 
 
