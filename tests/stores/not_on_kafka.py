@@ -1,4 +1,4 @@
-"""The tests of the suite that do not run on a Kafka store, by what it has not, or does in another way. Its own tests are in
+"""The tests of the suite that fail on a Kafka store, by what it has not, or does in another way. Its own tests are in
 tests/unit/stores/kafka, tests/stores/test_kafka_model.py and tests/kafka."""
 
 from __future__ import annotations
@@ -25,14 +25,11 @@ NOT_ON_KAFKA = {
         "test_urgent_jobs_alone_can_fill_a_claim",
     },
     "a record has no settings of its own": {
-        "test_a_search_by_a_header_goes_on_where_it_stopped",
         "test_a_tag_is_gone_with_its_job",
         "test_commands_take_a_tag_and_a_header",
         "test_ended_jobs_and_dead_letters_are_found_by_a_tag",
         "test_jobs_are_found_by_a_tag_and_the_rest_of_the_filter",
         "test_jobs_are_found_by_a_tag_and_the_time_of_their_creation",
-        "test_jobs_are_found_by_the_value_of_a_header",
-        "test_long_headers_are_found_too",
         "test_pages_by_a_tag_have_each_job_once",
         "test_a_jobs_own_settings_are_laid_over_its_policy",
         "test_an_expired_lease_holds_all_that_recovery_needs",
