@@ -15,6 +15,7 @@ from supervisor.engine.shares import retries_limit
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.suspects import Suspects
 from supervisor.engine.unknown_handlers import UnknownHandlers
+from supervisor.stores.job_limits import name_of_handler
 from supervisor.stores.problems import Problem
 from supervisor.stores.protocol import Reports
 from supervisor.text.printable import printable
@@ -105,6 +106,11 @@ class SelfReport:
             map(self._is_slow_to_start, self._pool.slots)
         )
         return refused or self._writer.unavailable or (fails and not self._pool.ready_count())
+
+    def limits_hold_back(self) -> bool:
+        """Return whether the limit of a handler allows no claim now. Jobs that are blocked may wait for that."""
+        limits = self._config.job_limits
+        return limits is not None and any(name_of_handler(it) in self.limits_reached for it in limits.handlers)
 
     def _is_slow_to_start(self, slot: WorkerSlot) -> bool:
         waits = slot.ready_at is None and slot.process.pid is not None

@@ -18,6 +18,7 @@ from supervisor.stores.protocol import Store
 LOOK_EVERY = 0.5  # seconds
 NAMED_AMONG = 1000  # jobs that are left, of which the missing handlers are named
 UNCOUNTED = "uncounted"
+DEAD_LETTERS = "dead_letters"
 FOR_OTHER_SINKS = "dead_letters_for_other_sinks"
 BLOCKED = JobState.BLOCKED.value
 
@@ -39,23 +40,24 @@ async def until_drained(
     """Wait until the served, unpaused queues have nothing left that is due by `latest` (by the store's clock; None: ever),
     or only what this run can't do.
 
-    It can't do jobs whose handler no plugin serves. It waits for `grace` seconds, in which there is nothing else to do, for
-    blocked jobs, which may wait for a job that has failed, for dead letters that no sink takes or that wait for sinks of other supervisors, and for a store that refuses to count; and for as
-    long while the store is unavailable or refuses jobs, or no worker can be started.
+    It can't do jobs whose handler no plugin serves. If only the following are left, it waits for `grace` seconds. Blocked jobs: they
+    may wait for a job that has failed; while a limit holds jobs back it waits for them all the same. Dead letters that no sink takes,
+    or that wait for sinks of other supervisors. Jobs that the store refuses to count. It waits for as long while no job can run: the
+    store is unavailable or refuses jobs, or no worker can be started.
     """
     loop = asyncio.get_running_loop()
     stuck_since: float | None = None
-    blocked_since: float | None = None
+    hindered_since: float | None = None
     while True:
-        blocked = engine.blocked()
-        blocked_since = (loop.time() if blocked_since is None else blocked_since) if blocked else None
-        if blocked_since is not None and loop.time() - blocked_since >= grace:
+        hindered = engine.blocked()
+        hindered_since = (loop.time() if hindered_since is None else hindered_since) if hindered else None
+        if hindered_since is not None and loop.time() - hindered_since >= grace:
             return
         if engine.quiet:
             left = await _left_to_do(engine, latest)
             if not left:
                 return
-            if left <= {UNCOUNTED, FOR_OTHER_SINKS, BLOCKED, "dead_letters" if dead_letters.stuck else UNCOUNTED}:
+            if left <= _not_doable(engine, dead_letters):
                 stuck_since = stuck_since if stuck_since is not None else loop.time()
                 if loop.time() - stuck_since >= grace:
                     return
@@ -65,6 +67,16 @@ async def until_drained(
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_EVERY):
                 await engine.changes.wait()
+
+
+def _not_doable(engine: Coordinator, dead_letters: DeadLetterPublisher) -> set[str]:
+    """Return the kinds of what remains that this run may never be able to do."""
+    kinds = {UNCOUNTED, FOR_OTHER_SINKS}
+    if not engine.self_report.limits_hold_back():
+        kinds.add(BLOCKED)
+    if dead_letters.stuck:
+        kinds.add(DEAD_LETTERS)
+    return kinds
 
 
 async def count_left(engine: Coordinator, latest: float | None) -> Left:

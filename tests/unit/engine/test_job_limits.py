@@ -44,3 +44,25 @@ def test_jobs_of_two_limited_handlers_in_two_queues_follow_each_other(limit: dic
     assert [here.state(id) for id in ids].count("in_flight") == 1
     here.process.run_next(took=0.001)
     assert {*ids} <= {*here.settled(JobState.SUCCEEDED)}
+
+
+def test_a_limit_of_a_handler_holds_jobs_back_until_it_allows_the_next_claim() -> None:
+    here = Virtual(handlers=("mail",), limits={"mail": {"rate": "1/2s"}})
+    ids = here.enqueue("mail", "mail")
+    here.serve()
+    here.process.run_next()
+    assert [here.state(id) for id in ids] == ["succeeded", "blocked"]
+    assert here.engine.quiet and here.engine.self_report.limits_hold_back()
+    here.loop.advance(2.1)
+    here.process.run_next()
+    assert [here.state(id) for id in ids] == ["succeeded"] * 2
+    here.loop.advance(2.1)
+    assert not here.engine.self_report.limits_hold_back()
+
+
+def test_the_limit_of_a_queue_holds_no_blocked_jobs_back() -> None:
+    here = Virtual(queues={"default": {"limit": {"running": 1}}})
+    here.enqueue("work", "work")
+    here.serve()
+    assert here.engine.fetcher.limits_reached == {"queue default": "running"}
+    assert not here.engine.self_report.limits_hold_back()

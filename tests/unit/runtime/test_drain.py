@@ -22,7 +22,10 @@ GRACE = 30.0
 
 
 def engine_with(remaining: Callable[[float | None, int], Awaitable[dict[str, int]]]) -> Any:
-    return SimpleNamespace(quiet=True, changes=asyncio.Event(), remaining=remaining, blocked=lambda: False)
+    report = SimpleNamespace(limits_hold_back=lambda: False)
+    return SimpleNamespace(
+        quiet=True, changes=asyncio.Event(), remaining=remaining, blocked=lambda: False, self_report=report
+    )
 
 
 def seconds_until_drained(remaining: dict[str, int] | CallFailed, *runners: ScriptedSink) -> float:
@@ -71,6 +74,19 @@ def test_a_drain_leaves_dead_letters_to_supervisors_that_have_their_sinks() -> N
 
 def test_a_drain_ends_after_the_grace_if_the_store_refuses_to_count() -> None:
     assert GRACE <= seconds_until_drained(CallFailed("no right to count")) < GRACE + 5.0
+
+
+def test_blocked_jobs_are_waited_for_while_a_limit_holds_jobs_back() -> None:
+    """A rate allows the next claim only after a time that is longer than the grace."""
+    loop, rate = JumpingLoop(), 4 * GRACE
+
+    async def remaining(latest: float | None, most: int) -> dict[str, int]:
+        return {"blocked": 1}
+
+    engine = engine_with(remaining)
+    engine.self_report.limits_hold_back = lambda: loop.time() - start < rate
+    start = loop.time()
+    assert rate + GRACE <= seconds_until(loop, engine, SimpleNamespace()) < rate + GRACE + 5.0
 
 
 @pytest.mark.parametrize("turns", range(5))
