@@ -1,4 +1,4 @@
-"""The queues in which blocked jobs became ready, kept for the engine until it asks for them."""
+"""The queues in which blocked jobs became ready or scheduled, kept for the engine until it asks for them."""
 
 from __future__ import annotations
 

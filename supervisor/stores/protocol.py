@@ -124,7 +124,8 @@ class Settles(Protocol):
         `supervisor.stores.groups`."""
 
     def newly_ready(self) -> frozenset[str]:
-        """Return the queues in which calls since the last one have made blocked jobs ready: they waited for others, which have ended."""
+        """Return the queues in which calls since the last one have made blocked jobs ready, or scheduled: they waited for others, which
+        have ended."""
 
     def keep_reports(self, reports: Sequence[JobReport]) -> None:
         """Keep the reports of jobs whose last claim they are of; the time of the progress is now. What is None is left as it is.

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import closing
 from functools import partial
+
+import psycopg
+import pytest
 
 from supervisor.jobs import JobState
 from supervisor.stores.extras import Extras
+from supervisor.stores.postgres.connection import packed
+from supervisor.stores.postgres.enqueue import values_of
+from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow
 from tests.stores.at_once import all_at_once, beside, insisting
 from tests.stores.factories import IN_SQL, ON_POSTGRESQL, dead, put, states, success, take, take_one
@@ -16,8 +23,29 @@ KEYS = ("a", "b", "c")
 JOBS = 120
 
 
-def row(key, on_failure="pass"):
-    return EnqueueRow("mail", "{}", extras=Extras(key=key, on_failure=on_failure))
+def row(key, on_failure="pass", **options):
+    return EnqueueRow("mail", "{}", extras=Extras(key=key, on_failure=on_failure), **options)
+
+
+@pytest.fixture
+def patient(factory, store):
+    """However slow the machine is, the end of a job waits for the rows of its keys."""
+    if isinstance(store, PostgresStore):
+        factory.sql("alter function {s}.lock_keys(text[]) set lock_timeout = '30s'")
+
+
+@pytest.fixture
+def program(factory, store):
+    """Another program, with a function that enqueues in its open transaction."""
+    with closing(psycopg.connect(factory.server.url)) as connection:
+
+        def enqueue(*keys):
+            batch = packed([values_of(row(key)) for key in keys])
+            ((ids,),) = connection.execute(f'select "{factory.schema}".put(%s)', [batch]).fetchall()
+            return ids
+
+        enqueue.end = lambda how: getattr(connection, how)()
+        yield enqueue
 
 
 @ON_POSTGRESQL
@@ -42,7 +70,7 @@ def test_an_enqueue_at_the_end_of_the_holder_is_not_left_waiting(factory, store)
 
 
 @ON_POSTGRESQL
-def test_a_waiting_job_that_is_cancelled_as_the_holder_ends_does_not_get_the_key(factory, store):
+def test_a_waiting_job_that_is_cancelled_as_the_holder_ends_does_not_get_the_key(factory, store, patient):
     other = factory.joined("two")
     ids = store.enqueue([row("a"), row("a"), row("a")])
     lease = take_one(store)
@@ -53,6 +81,57 @@ def test_a_waiting_job_that_is_cancelled_as_the_holder_ends_does_not_get_the_key
     assert states(store, ids) == ["succeeded", "cancelled", "ready"]
 
 
+@ON_POSTGRESQL
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_a_look_leaves_out_jobs_whose_keys_a_program_has_locked(factory, store, program, ends):
+    plain, mine, other, last = store.enqueue(
+        [EnqueueRow("mail", "{}", delay=5.0), *[row(key, delay=5.0) for key in ("a", "b", "a")]]
+    )
+    (its,) = program("a")
+    factory.clock.step(5)
+    store.look(None, 100)
+    assert states(store, [plain, mine, other, last]) == ["ready", "scheduled", "ready", "scheduled"]
+    assert [lease.id for lease in take(store)] == [plain, other]
+    factory.check()
+    program.end(ends)
+    factory.clock.step(1)
+    store.look(None, 100)
+    if ends == "rollback":
+        assert states(store, [mine, last]) == ["ready", "blocked"]
+    else:
+        assert states(store, [its, mine, last]) == ["ready", "blocked", "blocked"]
+    factory.check()
+
+
+@ON_POSTGRESQL
+def test_the_end_of_a_job_does_not_wait_for_a_program_that_has_locked_its_key(factory, store, program):
+    holder, waiting, plain = store.enqueue([row("a"), row("a"), EnqueueRow("mail", "{}")])
+    leases = take(store)
+    (its,) = program("a")
+    assert store.settle([success(lease) for lease in leases]) == []
+    assert states(store, [holder, waiting, plain]) == ["succeeded", "blocked", "succeeded"]
+    assert store.repair() == "", "it does not wait either"
+    program.end("commit")
+    assert "that waited for jobs that have ended" in store.repair()
+    assert states(store, [waiting, its]) == ["ready", "blocked"]
+    factory.check()
+
+
+@ON_POSTGRESQL
+def test_a_child_whose_key_a_program_has_locked_goes_on_later(factory, store, program):
+    (parent,) = put(store, "mail")
+    (child,) = store.enqueue([EnqueueRow("mail", "{}", extras=Extras(key="a", after=(parent,)))])
+    program("a")
+    store.settle([success(take_one(store))])
+    assert states(store, [parent, child]) == ["succeeded", "scheduled"]
+    assert store.newly_ready() == {"default"}, "so that somebody looks when it is due"
+    program.end("rollback")
+    factory.clock.step(1)
+    store.look(None, 100)
+    assert take_one(store).id == child
+    factory.check()
+
+
 def keys_in_flight(store):
     """Count the jobs that are in flight by key, as one query finds them."""
     jobs = store.list_jobs(state=JobState.IN_FLIGHT, brief=True, limit=JOBS)
@@ -60,7 +139,7 @@ def keys_in_flight(store):
 
 
 @IN_SQL
-def test_programs_that_use_the_same_keys_at_once_leave_no_job_behind(factory, store):
+def test_programs_that_use_the_same_keys_at_once_leave_no_job_behind(factory, store, patient):
     wrong = []
     stores = [factory.joined(f"owner {n}") for n in range(4)]
 

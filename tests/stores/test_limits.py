@@ -394,6 +394,19 @@ def test_a_job_with_a_key_that_is_held_back_keeps_its_key(store):
     assert running != lease.id
 
 
+def test_a_repair_leaves_a_job_with_a_key_in_the_line_of_its_limit(factory, store):
+    limits = handlers(mail=Limit(running=1))
+    put(store)
+    (id,) = store.enqueue([EnqueueRow("mail", "{}", extras=Extras(key="a"))])
+    (lease,) = claim(store, limits, 1).leases
+    assert claim(store, limits).leases == []
+    assert store.repair() == ""
+    assert states(store, [id]) == ["blocked"]
+    store.settle([success(lease)])
+    assert ids_of(claim(store, limits)) == [id]
+    factory.check()
+
+
 def test_a_transaction_that_fails_leaves_the_limits_as_they_were(store):
     limits = JobLimits({"default": Limit(claims=3, per=MINUTE)}, {"mail": TWO})
     ids = put(store, 5)

@@ -209,8 +209,10 @@ def test_a_parent_whose_supervisor_was_lost_may_fail_too(factory, store):
 def test_a_job_that_is_due_later_is_scheduled_then(factory, store):
     (a,) = jobs(store, 1)
     c = child(store, [a], delay=10.0)
+    store.newly_ready()
     run(store, a)
     assert states(store, [c]) == ["scheduled"]
+    assert store.newly_ready() == {"default"}, "so that somebody looks when it is due"
     factory.clock.step(10)
     promote(store, 10)
     assert take_one(store).id == c

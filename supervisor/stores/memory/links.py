@@ -60,6 +60,7 @@ class Links:
             self._workflows.give_results(job)
             if job.due_at > now:
                 self._state.change(job, state=JobState.SCHEDULED)
+                self._state.made_ready.add(job.row.queue)
             else:
                 self._state.change(job, state=JobState.READY, due_at=max(job.due_at, now))
                 self.due(job)

@@ -17,6 +17,10 @@ LINK_FUNCTIONS = (
         select {{s}}.acquire_keys(ids);
         select {{s}}.take_turns(ids);
       {BODY}""",
+    f"""create function {{s}}.jobs_due_here(ids bigint[]) returns void language sql security definer
+      set search_path = pg_catalog, pg_temp as {BODY}
+        select {{s}}.take_turns({{s}}.try_to_acquire_keys(ids));
+      {BODY}""",
     f"""create function {{s}}.jobs_ended(ids bigint[], deleted boolean) returns setof text language sql security definer
       set search_path = pg_catalog, pg_temp as {BODY}
         delete from {{s}}.held_back where job_id = any(ids);
@@ -26,10 +30,10 @@ LINK_FUNCTIONS = (
         select {{s}}.pass_on_lost_keys() union all select {{s}}.end_lost_parents() {BODY}""",
     f"""create function {{s}}.jobs_run_again(ids bigint[]) returns void language sql security definer
       set search_path = pg_catalog, pg_temp as {BODY} select {{s}}.run_again(ids) {BODY}""",
-    """revoke execute on function {s}.jobs_due(bigint[]), {s}.jobs_ended(bigint[], boolean), {s}.jobs_run_again(bigint[]),
+    """revoke execute on function {s}.jobs_due(bigint[]), {s}.jobs_due_here(bigint[]), {s}.jobs_ended(bigint[], boolean), {s}.jobs_run_again(bigint[]),
       {s}.jobs_lost() from public""",
 )
-DUE = "select {s}.jobs_due($1::bigint[])"
+DUE = "select {s}.jobs_due_here($1::bigint[])"
 ENDED = "select {s}.jobs_ended($1::bigint[], $2)"
 RUN_AGAIN = "select {s}.jobs_run_again($1::bigint[])"
 LOST = "select {s}.jobs_lost()"
@@ -45,7 +49,8 @@ class Links:
         connection.on_rollback(self._newly_ready.clear)
 
     def due(self, ids: Sequence[int]) -> None:
-        """Block those of these ready jobs whose key another job holds, and give the others a turn."""
+        """Block those of these ready jobs whose key another job holds, and give the others a turn. Jobs whose keys another session has
+        locked are due later."""
         if ids:
             self._connection.later(DUE, array(ids))
 

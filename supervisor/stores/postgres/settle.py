@@ -115,6 +115,7 @@ ADD_DEAD_LETTERS = f"""
 
 Claim = tuple[int, int]
 """(id, token)"""
+Settle = Callable[[Sequence[Outcome], list[int]], set[Claim]]
 
 
 class Settles:
@@ -142,7 +143,10 @@ class Settles:
             locked = self._locks.locked(JOBS, [outcome.lease.id for outcome in outcomes])
             locked |= self._locked_dead_letters(outcomes)
             free = [outcome for outcome in outcomes if outcome.lease.id not in locked]
-            return [*sorted(locked), *self._settle(self._dispose, free)]
+            linked: list[int] = []
+            stale = self._settle(self._dispose, free, linked)
+            self._links.ended(linked)
+            return [*sorted(locked), *stale]
 
     def extend(self, leases: Sequence[Lease], ttl: float, started: Sequence[Lease]) -> list[int]:
         with self._connection.transaction():
@@ -177,17 +181,21 @@ class Settles:
         with self._connection.transaction():
             if succeeded and rest and not self._locks.skips_locked:
                 self._connection.later(LOCK_JOBS, array(outcome.lease.id for outcome in outcomes))
-            return [*self._settle(self._succeed, succeeded), *self._settle(self._dispose, rest)]
+            linked: list[int] = []
+            stale = [*self._settle(self._succeed, succeeded, linked), *self._settle(self._dispose, rest, linked)]
+            self._links.ended(linked)  # once, so that all sessions lock keys in one order
+            return stale
 
-    def _settle(self, settle: Callable[[Sequence[Outcome]], set[Claim]], outcomes: Sequence[Outcome]) -> list[int]:
-        """Return the stale ids. A job may be in a batch more than once: its first outcome counts."""
+    def _settle(self, settle: Settle, outcomes: Sequence[Outcome], linked: list[int]) -> list[int]:
+        """Return the stale ids, and add the ended jobs that others may wait for to `linked`. A job may be in a batch more than once: its
+        first outcome counts."""
         if not outcomes:
             return []
         by_claim = {
             (outcome[OUTCOME_LEASE][LEASE_ID], outcome[OUTCOME_LEASE][LEASE_TOKEN]): outcome
             for outcome in reversed(outcomes)
         }
-        accepted = settle([by_claim[claim] for claim in sorted(by_claim)])
+        accepted = settle([by_claim[claim] for claim in sorted(by_claim)], linked)
         if len(accepted) == len(outcomes):
             return []
         return self._stale(outcomes, accepted)
@@ -198,14 +206,14 @@ class Settles:
         before = set(self._connection.rows(SETTLED, *_pairs(outcome.lease for outcome in rest)))
         return [it.lease.id for it in rest if it.seen is not None or it.lease[:_BEHIND_TOKEN] not in before]
 
-    def _succeed(self, outcomes: Sequence[Outcome]) -> set[Claim]:
+    def _succeed(self, outcomes: Sequence[Outcome], linked: list[int]) -> set[Claim]:
         tooks = array(
             None if outcome[OUTCOME_TOOK] is None else int(outcome[OUTCOME_TOOK] * 1e6) for outcome in outcomes
         )
         results = [outcome[OUTCOME_RESULT] for outcome in outcomes]
         leases = [outcome[OUTCOME_LEASE] for outcome in outcomes]
         values = (*_pairs(leases), tooks, results if any(results) else None)
-        changed = self._ended(self._connection.rows(SUCCEED, *values))
+        changed = _changed(self._connection.rows(SUCCEED, *values), linked)
         accepted = (
             leases if len(changed) == len(leases) else [lease for lease in leases if lease[:_BEHIND_TOKEN] in changed]
         )
@@ -214,13 +222,9 @@ class Settles:
             self._counts.add(SUCCEEDED, queue, tier, n)
         return changed
 
-    def _ended(self, rows: Sequence[Row]) -> set[Claim]:
-        """Let the jobs go on that have waited for these. Return the claims of the rows."""
-        self._links.ended([id for id, _, linked in rows if linked])
-        return {row[:_BEHIND_TOKEN] for row in rows}
-
-    def _dispose(self, outcomes: Sequence[Outcome]) -> set[Claim]:
-        changed = self._ended(self._connection.rows(DISPOSE, packed([_disposed(outcome) for outcome in outcomes])))
+    def _dispose(self, outcomes: Sequence[Outcome], linked: list[int]) -> set[Claim]:
+        rows = self._connection.rows(DISPOSE, packed([_disposed(outcome) for outcome in outcomes]))
+        changed = _changed(rows, linked)
         self._record([outcome for outcome in outcomes if outcome.lease[:_BEHIND_TOKEN] in changed])
         return changed
 
@@ -251,6 +255,12 @@ class Settles:
         if len(changed) == len(leases):
             return set()
         return {id for id, _ in {lease[:_BEHIND_TOKEN] for lease in leases}.difference(changed)}
+
+
+def _changed(rows: Sequence[Row], linked: list[int]) -> set[Claim]:
+    """Return the claims of the rows, and add those that are linked."""
+    linked += [id for id, _, is_linked in rows if is_linked]
+    return {row[:_BEHIND_TOKEN] for row in rows}
 
 
 def _pairs(leases: Iterable[Lease]) -> tuple[str, str]:

@@ -91,7 +91,8 @@ _GIVE_RESULTS = f"""create function {{s}}.give_results(ids bigint[]) returns voi
     update {{s}}.jobs set headers = {{s}}.headers_with(jobs.headers, given.parents::json) from given where jobs.id = given.child;
   end {BODY}"""
 
-# Let those of these jobs go on, whose rows are locked, that wait for no parent any more. Return the queues of those that are ready.
+# Let those of these jobs go on, whose rows are locked, that wait for no parent any more. Return the queues of those that are ready or
+# scheduled.
 _RESUME_CHILDREN = f"""create function {{s}}.resume_children(ids bigint[]) returns setof text {_HEAD}
   declare
     free constant bigint[] := array(
@@ -105,8 +106,8 @@ _RESUME_CHILDREN = f"""create function {{s}}.resume_children(ids bigint[]) retur
     insert into {{s}}.counts(state, queue, tier, n)
       select state, queue, tier, count(*) from moved group by state, queue, tier
       union all select {BLOCKED}, queue, tier, -count(*) from moved group by queue, tier;
-    perform {{s}}.jobs_due(array(select id from {{s}}.jobs where id = any(free) and state = {READY}));
-    return query select distinct queue from {{s}}.jobs where id = any(free) and state = {READY};
+    perform {{s}}.jobs_due_here(array(select id from {{s}}.jobs where id = any(free) and state = {READY}));
+    return query select distinct queue from {{s}}.jobs where id = any(free) and state in ({READY}, {SCHEDULED});
   end {BODY}"""
 
 # Cancel the children of these jobs that can't go on since these have ended, or are deleted, and the children of those. Return the jobs
@@ -159,7 +160,8 @@ _CANCEL_CHILDREN = f"""create function {{s}}.cancel_children(ids bigint[], delet
     return cancelled;
   end {BODY}"""
 
-# Let the jobs go on that wait for these, which have ended, or are deleted; their rows are locked. Return the queues of those that are ready.
+# Let the jobs go on that wait for these, which have ended, or are deleted; their rows are locked. Return the queues of those that are ready
+# or scheduled.
 _END_PARENTS = f"""create function {{s}}.end_parents(ids bigint[], deleted boolean) returns setof text {_HEAD}
   declare
     ended bigint[];
@@ -276,7 +278,7 @@ _RUN_AGAIN = f"""create function {{s}}.run_again(ids bigint[]) returns void {_HE
       counted as ({_counted("moved", READY, BLOCKED)})
     select array_agg(id) from moved into waiting;
     perform {{s}}.give_results(array(select id from unnest(ids) as it(id) where id <> all(coalesce(waiting, '{{}}'))));
-    perform {{s}}.jobs_due(array(select id from unnest(ids) as it(id) where id <> all(coalesce(waiting, '{{}}'))));
+    perform {{s}}.jobs_due_here(array(select id from unnest(ids) as it(id) where id <> all(coalesce(waiting, '{{}}'))));
   end {BODY}"""
 
 # Another program may have ended or deleted a parent by plain SQL; and a transaction leaves out what is too much for it.

@@ -96,7 +96,7 @@ class Links:
         now = self._connection.now()
         later = set(self._connection.json(FOR_LATER, now, packed(ids)))
         due = [id for id in ids if id not in later]
-        self._move(list(later), BLOCKED, SCHEDULED)
+        self._newly_ready.add(self._move(list(later), BLOCKED, SCHEDULED))
         self._connection.run(DUE_SINCE, now, packed(due))
         waiting = set(self._keys.acquire(due))
         return self._resume([id for id in due if id not in waiting])
