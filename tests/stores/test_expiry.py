@@ -129,6 +129,18 @@ def test_jobs_that_have_ended_are_looked_at_once(factory, store):
     assert states(store, ids) == ["succeeded"] * 25
 
 
+def test_nothing_is_claimed_while_a_job_that_waits_may_be_past_behind_others_that_have_ended(factory, store):
+    done = expiring(store, *["mail"] * 5)
+    store.settle([success(lease) for lease in take(store)])
+    (id,) = expiring(store)
+    factory.clock.step(MINUTE)
+    for _ in range(2):
+        found = look(store, 2)
+        assert (found.expired, found.waiting, found.next_due) == ((), {}, 0.0)
+    assert [job.id for job in look(store, 2).expired] == [id]
+    assert states(store, [*done, id]) == ["succeeded"] * 5 + ["cancelled"]
+
+
 def test_the_next_look_is_when_the_next_job_expires(factory, store):
     assert look(store).next_due is None
     expiring(store)

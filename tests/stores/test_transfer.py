@@ -314,6 +314,17 @@ def test_after_a_copy_every_blocked_job_gets_its_turn_in_order(factories, source
     factories[1].check()
 
 
+def test_groups_take_turns_after_a_copy_though_their_jobs_are_for_later(factories, source, target):
+    many = source.enqueue([row(group="a", delay=5.0) for _ in range(4)])
+    (one,) = source.enqueue([row(group="b", delay=5.0)])
+    transfer_jobs(left_alone(source), target)
+    target.join("two", "host", 1)
+    factories[1].clock.step(5)
+    promote(target, 100)
+    assert [lease.id for lease in take(target)] == [many[0], one, *many[1:]]
+    factories[1].check()
+
+
 def test_jobs_that_wait_for_others_are_copied_with_their_links(factories, source, target):
     done, bad, waits = source.enqueue([EnqueueRow("mail", "{}")] * 3)
     leases = {lease.id: lease for lease in take(source, 3)}

@@ -34,10 +34,12 @@ SWEEP = f"""
     delete from {{s}}.expiries using past
     where expiries.expires_at = past.expires_at and expiries.job_id = past.job_id and (
       past.job_id in (select id from unstarted)
-      or not exists (select from {{s}}.jobs where id = past.job_id and {_UNSTARTED})))
-  select *, (select count(*) from past) from cancelled
+      or not exists (select from {{s}}.jobs where id = past.job_id and {_UNSTARTED}))
+    returning expiries.job_id)
+  select *, (select count(*) from past), (select count(*) from forgotten) from cancelled
   union all
-  select null, null, null, null, null, null, null, null, count(*) from past where not exists (select from cancelled)"""
+  select null, null, null, null, null, null, null, null, (select count(*) from past), (select count(*) from forgotten)
+  where not exists (select from cancelled)"""
 RECORD = """
   insert into {s}.attempts(job_id, at, record)
   select job_id, at, record from json_to_recordset($1::json) as it(job_id bigint, at bigint, record text)"""
@@ -52,11 +54,11 @@ class Expiries:
     def sweep(self, limit: int) -> tuple[tuple[ExpiredJob, ...], bool]:
         """Cancel the jobs that have expired, and forget the expiry of others. Return the jobs, and whether more are past."""
         rows = self._connection.rows(SWEEP, limit)
-        past = rows[0][-1]
+        *_, past, done = rows[0]
         rows = [row for row in rows if row[0] is not None]
         if rows:
             self._record(rows)
-        return tuple(ExpiredJob(*row[:3]) for row in rows), bool(rows) and past == limit
+        return tuple(ExpiredJob(*row[:3]) for row in rows), past == limit and done > 0
 
     def _record(self, rows: list[Row]) -> None:
         for (queue, tier, state), n in Counter(row[2:5] for row in rows).items():

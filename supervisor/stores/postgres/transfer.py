@@ -94,9 +94,9 @@ IMPORT_UNIQUE_KEYS = "copy {s}.unique_jobs(unique_key, job_id, below, until) fro
 ADD_LOST_HOLDERS = """
   insert into {s}.key_holders(key, job_id) select key, -min(job_id) from {s}.key_waiters
   where not exists (select from {s}.key_holders where key_holders.key = key_waiters.key) group by key"""
-SET_LINKED = (
-    "update {s}.jobs set linked = true from {s}.extras where extras.job_id = jobs.id and extras.key is not null"
-)
+SET_LINKED = """
+  update {s}.jobs set linked = extras.key is not null from {s}.extras
+  where extras.job_id = jobs.id and (extras.key is not null or extras.text::json ->> 'group' is not null)"""
 
 _BEHIND_RESULT: Final = 19
 """The columns of IMPORT_JOBS are the fields of a TransferredJob before this one."""
