@@ -8,10 +8,13 @@ from supervisor.config.settings import RetentionSettings
 from supervisor.errors import JobExists, StoreError
 from supervisor.jobs import JobState
 from supervisor.stores.extras import UNFINISHED, WAITING, ExistingId, Extras
+from supervisor.stores.job_limits import Limit
 from supervisor.stores.memory.store import MemoryStore
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.search import JobFilter
+from tests.stores.at_once import beside
 from tests.stores.factories import (
+    ON_POSTGRESQL,
     again,
     dead,
     make_retries,
@@ -24,6 +27,7 @@ from tests.stores.factories import (
     take_one,
     waiting,
 )
+from tests.stores.test_limits import claim, handlers
 
 WITHOUT_KAFKA = "a topic takes every record: who consumes it can't know the others"
 MINUTE = 60_000_000
@@ -377,3 +381,123 @@ def test_a_job_that_is_replaced_takes_no_further_turn_of_its_group(factory, stor
     assert [lease.id for lease in take(store)] == [first, second, third, fourth]
     assert store.get(first)["group"] == "a"
     factory.check()
+
+
+LIMITS = handlers(mail=Limit(running=1))
+
+
+def held_back(factory, store, retry):
+    """Return the lease of a job at the limit of its handler, and a job that this limit holds back."""
+    if retry:
+        id = enqueue(store)
+        store.settle([again(take_one(store), delay=1.0)])
+        factory.clock.step(1)
+        promote(store, 10)
+        put(store, "mail", priority=1)
+        (lease,) = [lease for lease in take(store) if lease.id != id or store.settle([release(lease)])]
+    else:
+        put(store, "mail")
+        (lease,) = claim(store, LIMITS, 1).leases
+        id = enqueue(store)
+    assert claim(store, LIMITS).leases == []
+    assert states(store, [id]) == ["blocked"]
+    return lease, id
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_a_job_that_a_limit_holds_back_is_replaced(factory, store, retry):
+    lease, id = held_back(factory, store, retry)
+    assert enqueue(store, payload='"new"', how="replace") == id
+    assert states(store, [id]) == ["ready"]
+    factory.check()
+    assert claim(store, LIMITS).leases == []
+    store.settle([success(lease)])
+    (lease,) = claim(store, LIMITS).leases
+    assert (lease.id, lease.payload, lease.tier) == (id, '"new"', 0)
+    factory.check()
+
+
+@pytest.mark.parametrize("retry", [False, True])
+@pytest.mark.parametrize("queue", ["default", "other"])
+def test_a_job_that_a_limit_holds_back_is_replaced_by_one_of_another_handler(factory, store, retry, queue):
+    _, id = held_back(factory, store, retry)
+    assert enqueue(store, how="replace", handler="other", queue=queue) == id
+    assert [lease.id for lease in claim(store, LIMITS, queue=queue).leases] == [id]
+    factory.check()
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_a_job_that_a_limit_holds_back_is_put_off(factory, store, retry):
+    lease, id = held_back(factory, store, retry)
+    assert enqueue(store, how="replace", delay=60.0) == id
+    assert states(store, [id]) == ["scheduled"]
+    store.settle([success(lease)])
+    assert claim(store, LIMITS).leases == []
+    factory.clock.step(60)
+    promote(store, 10)
+    assert [lease.id for lease in claim(store, LIMITS).leases] == [id]
+    factory.check()
+
+
+@pytest.mark.parametrize("queue", ["default", "other"])
+@pytest.mark.parametrize("delay", [None, 60.0])
+def test_a_job_of_a_group_that_is_replaced_takes_one_turn(factory, store, queue, delay):
+    first = enqueue(store, "x", group="a")
+    second, third = enqueue(store, "y", group="a", queue=queue), enqueue(store, "z", group="b", queue=queue)
+    assert enqueue(store, "x", how="replace", queue=queue, delay=delay) == first
+    factory.clock.step(60)
+    promote(store, 10)
+    fourth = enqueue(store, "w", group="b", queue=queue)
+    order = [lease.id for lease in take(store, queue=queue)]
+    if queue == "other":
+        assert order == [second, third, first, fourth]
+    elif delay:
+        assert order == [third, first, second, fourth], "a job that was put off gives its turn back, and takes it again"
+    else:
+        assert order == [first, third, second, fourth]
+    factory.check()
+
+
+def test_a_child_whose_key_another_job_has_meanwhile_stays_cancelled_when_its_parent_runs_again(factory, store):
+    (parent,) = put(store, "mail")
+    child = enqueue(store, after=(parent,))
+    free = enqueue(store, "free", after=(parent,))
+    grandchild = enqueue(store, "grandchild", after=(child,))
+    store.settle([dead(take_one(store))])
+    assert states(store, [child, free, grandchild]) == ["cancelled"] * 3
+    other = enqueue(store)
+    assert other != child
+    store.redrive([parent], force=True)
+    assert states(store, [parent, child, free, grandchild]) == ["ready", "cancelled", "blocked", "cancelled"]
+    assert (enqueue(store), enqueue(store, "free")) == (other, free)
+    assert enqueue(store, "grandchild") > other
+    factory.check()
+
+
+def test_children_that_are_restored_have_their_keys_again(factory, store):
+    (parent,) = put(store, "mail")
+    child = enqueue(store, after=(parent,))
+    timed = enqueue(store, "timed", after=(parent,), during=MINUTE)
+    twin = enqueue(store, "twin", during=WAITING, after=(parent,))
+    store.settle([dead(take_one(store))])
+    again_twin = enqueue(store, "twin", during=WAITING, after=(parent,), on_parent_failed="run")
+    assert again_twin != twin and states(store, [again_twin]) == ["ready"]
+    take_one(store)
+    store.redrive([parent], force=True)
+    assert states(store, [child, timed, twin]) == ["blocked"] * 3
+    assert [enqueue(store), enqueue(store, "twin", during=WAITING)] == [child, twin]
+    factory.check()
+
+
+@ON_POSTGRESQL
+def test_a_key_that_a_restored_child_wants_is_locked_like_that_of_a_new_job(factory, store):
+    """Another program enqueues the key in an open transaction: the redrive waits for its end, and then sees its job."""
+    (parent,) = put(store, "mail")
+    child = enqueue(store, after=(parent,))
+    store.settle([dead(take_one(store))])
+    other = factory.joined("two")
+    with other.transaction():
+        new = enqueue(other)
+        thread = beside(factory, lambda: store.redrive([parent], force=True))
+    thread.join()
+    assert states(store, [parent, child, new]) == ["ready", "cancelled", "ready"]

@@ -21,7 +21,7 @@ class OperatorChanges:
     """Implements `supervisor.stores.operator_commands.OperatorChanges`."""
 
     def __init__(self, state: MemoryState, links: Links) -> None:
-        self._state, self._links, self._unique = state, links, UniqueKeys(state, links)
+        self._state, self._links, self._unique = state, links, UniqueKeys(state)
 
     def pending_lists(self) -> list[tuple[str, str]]:
         return list(self._state.pending_by_lists())

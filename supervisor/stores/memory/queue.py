@@ -10,6 +10,7 @@ from supervisor.jobs import JobState, Lease, Tier
 from supervisor.retry import SUSPECT
 from supervisor.stores.counts import newly_ready, waiting_of
 from supervisor.stores.expiry import next_look
+from supervisor.stores.extras import Extras
 from supervisor.stores.memory.expiry import Expiries
 from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.links import Links
@@ -17,13 +18,16 @@ from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import MemoryState
 from supervisor.stores.memory.unique import UniqueKeys
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, microseconds
+from supervisor.stores.unique import replaced_extras
 from supervisor.stores.workflows import WAITS
+
+_UNCLAIMED = (JobState.BLOCKED, JobState.SCHEDULED, JobState.READY)
 
 
 class Queue:
     def __init__(self, state: MemoryState, owner: Ownership, links: Links) -> None:
         self._state, self._owner, self._links = state, owner, links
-        self._unique, self._expiries = UniqueKeys(state, links), Expiries(state, links)
+        self._unique, self._expiries = UniqueKeys(state), Expiries(state, links)
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
         with self._state.transaction():
@@ -35,7 +39,9 @@ class Queue:
 
     def _add(self, row: EnqueueRow) -> int:
         now, id, extras = self._state.now(), self._state.next_age(), row.extras
-        if extras is not None and (existing := self._unique.take(id, row, extras)) is not None:
+        if extras is not None and (existing := self._unique.take(id, extras)) is not None:
+            if extras.on_conflict == "replace":
+                self._replace(existing, row, extras)
             return existing
         due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
         state = JobState.SCHEDULED if due > now else JobState.READY
@@ -49,6 +55,32 @@ class Queue:
         elif state is JobState.READY:
             self._links.due(job)
         return id
+
+    def _replace(self, id: int, row: EnqueueRow, extras: Extras) -> None:
+        """Change the job into this row, unless it has been claimed or has ended."""
+        job = self._state.jobs.get(id)
+        if job is None or job.state not in _UNCLAIMED:
+            return
+        if job.held_back and job.state is JobState.BLOCKED:
+            self._state.change(job, state=JobState.READY, held_back=False)
+        now, before, state, due = self._state.now(), job.state, job.state, job.due_at
+        if state is not JobState.BLOCKED:
+            due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
+            state = JobState.SCHEDULED if due > now else JobState.READY
+        moved = row.queue != job.row.queue
+        if state is not JobState.READY or moved:
+            self._links.groups.free_turn(job)
+        age = job.id if job.tier == Tier.RETRY else job.age
+        row = row._replace(extras=replaced_extras(job.row.extras, extras))
+        self._state.change(
+            job, row=row, state=state, due_at=due, tier=Tier.FRESH, age=age, retries=0, started_at=None,
+            replaced_at=now, may_expire=True, snoozes=0, snoozed_until=None,
+        )  # fmt: skip
+        if state is JobState.READY and before is not JobState.READY:
+            self._links.due(job)
+        elif moved:
+            self._links.groups.take_turn(job)
+        self._unique.give(extras.unique or "", id, extras)
 
     def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
         with self._state.transaction():

@@ -9,6 +9,7 @@ from supervisor.errors import NoSuchParent
 from supervisor.jobs import JobState
 from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.state import MemoryState
+from supervisor.stores.memory.unique import UniqueKeys
 from supervisor.stores.workflows import (
     CANCELLED_BY,
     DONE,
@@ -25,7 +26,7 @@ class Workflows:
     """Changes the links between children and parents. The children of each job are an index of the state."""
 
     def __init__(self, state: MemoryState) -> None:
-        self._state = state
+        self._state, self._unique = state, UniqueKeys(state)
 
     def link(self, child: JobRecord) -> list[JobRecord]:
         """Let this new job, which is blocked, wait for its parents. Return the jobs that go on: itself, if all have ended."""
@@ -96,15 +97,21 @@ class Workflows:
                 self._set_links(child, {parent.id: WAITS})
 
     def _restore(self, job: JobRecord) -> list[JobRecord]:
-        """Let the jobs wait again that were cancelled because of this one."""
+        """Let the jobs wait again that were cancelled because of this one. A job whose unique key another one has stays cancelled, and so
+        do its own children."""
         restored, left = dict[int, JobRecord](), deque([job])
         while left:
             parent = left.popleft()
-            for child in self._children(parent):
-                if child.state is JobState.CANCELLED and child.links.get(parent.id) == CANCELLED_BY:
-                    self._state.change(child, state=JobState.BLOCKED, finished_at=None)
-                    restored[child.id] = child
-                    left.append(child)
+            cancelled = [
+                it.id
+                for it in self._children(parent)
+                if it.state is JobState.CANCELLED and it.links.get(parent.id) == CANCELLED_BY
+            ]
+            refused = self._unique.retake(cancelled)
+            for child in (self._state.jobs[id] for id in cancelled if id not in refused):
+                self._state.change(child, state=JobState.BLOCKED, finished_at=None)
+                restored[child.id] = child
+                left.append(child)
         ended = dict[int, JobRecord]()
         for child in restored.values():
             known = {

@@ -26,7 +26,7 @@ OF_SUPERVISORS = {
 """The rights by table. Every role may read `turns`."""
 FUNCTIONS = (
     "clock()", "put(json)", "jobs_due_here(bigint[])", "jobs_ended(bigint[], boolean)", "jobs_run_again(bigint[])",
-    "jobs_lost()",
+    "jobs_lost()", "retake_unique_keys(bigint[])",
     "free_turns(bigint[], boolean)", "forget_groups(bigint)", "set_group_shares(text[], text[], text[], float8[])",
 )  # fmt: skip
 MISSING = """

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, SCHEDULED, SUCCEEDED
-from supervisor.stores.extras import WAITING, extras_of
+from supervisor.stores.extras import UNFINISHED, WAITING
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.functions import BODY
-from supervisor.stores.unique import KEPT_BY_REPLACE, held_by, hold_of
+from supervisor.stores.unique import KEPT_BY_REPLACE, held_by
 
 UNIQUE_TABLES = (
     """create table {s}.unique_jobs(
@@ -106,13 +106,25 @@ _PUT_UNIQUE = f"""create function {{s}}.put_unique(batch json) returns bigint[] 
   end {BODY}"""
 
 _KEPT = ", ".join(f"'{name}'" for name in KEPT_BY_REPLACE)
-# Change the jobs with these ids, which are in order, into these rows, unless they have been claimed or have ended.
+# Change the jobs with these ids, which are in order, into these rows, unless they have been claimed or have ended; their rows are locked.
+# A job that a limit holds back leaves its line, and is ready first. The trigger `queue_changed` frees the turn of a job that gets
+# another queue.
 _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[]) returns void language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
     changed bigint[];
-    freed bigint[];
   begin
+    with left_line as (
+        delete from {{s}}.held_back using {{s}}.jobs
+        where job_id = any(ids) and jobs.id = job_id and jobs.age = held_back.age and jobs.state = {BLOCKED} returning job_id),
+      moved as (
+        update {{s}}.jobs set state = {READY} from left_line where id = job_id returning queue, tier)
+    insert into {{s}}.counts(state, queue, tier, n)
+      select change.state, queue, tier, change.sign from moved, (values ({BLOCKED}, -1), ({READY}, 1)) as change(state, sign);
+    perform {{s}}.free_turns(array(
+      select jobs.id from rows from (json_to_recordset(batch) as (queue text, delay bigint, at bigint)) with ordinality
+        as it(queue, delay, at, place) join {{s}}.jobs on jobs.id = ids[place] and jobs.queue = it.queue
+      where coalesce({NOW} + it.delay, it.at, 0) > {NOW}), false);
     with it as (
         select ids[place] as id, it.*, {NOW} as now, coalesce({NOW} + it.delay, it.at, {NOW}) as due
         from rows from (json_to_recordset(batch) as (handler text, queue text, payload text, headers text, priority bigint,
@@ -152,11 +164,7 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
         from (select it.id, it.extras ->> 'unique' as key, it.extras ->> 'unique_while' as during
           from it join new on new.id = it.id) as it
         where unique_key = it.key)
-    select array_agg(id) filter (where state = {READY} and old_state <> {READY}),
-      array_agg(id) filter (where state <> {READY} and old_state = {READY} and old_tier = 0) from new into changed, freed;
-    if freed is not null then
-      perform {{s}}.free_turns(freed, true);
-    end if;
+    select array_agg(id) filter (where state = {READY} and old_state <> {READY}) from new into changed;
     if changed is not null then
       perform {{s}}.jobs_due(changed);
     end if;
@@ -165,21 +173,44 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
       select job_id, tag from {{s}}.extras, json_array_elements_text(text::json -> 'tags') as its(tag) where job_id = any(ids)
       on conflict do nothing;
   end {BODY}"""
+# Give their keys to these ended jobs, which are to run again, but keep those that were taken for a time. Return the jobs that may not
+# run, their keys, and the unfinished jobs that have these.
+_RETAKE = f"""create function {{s}}.retake_unique_keys(ids bigint[]) returns table(refused bigint, its_key text, holder bigint)
+  language plpgsql security definer set search_path = pg_catalog, pg_temp as {BODY}
+  declare
+    wanted constant text[] := array(
+      select distinct text::json ->> 'unique' from {{s}}.extras where job_id = any(ids) and text::json ->> 'unique' is not null);
+  begin
+    if wanted = '{{}}' then
+      return;
+    end if;
+    {LOCK.strip() % "wanted"};
+    return query
+      with its as materialized (
+          select it.id, it.place, text::json ->> 'unique' as key, coalesce(text::json ->> 'unique_while', '{UNFINISHED}') as during
+          from unnest(ids) with ordinality as it(id, place) join {{s}}.extras on job_id = it.id
+          where text::json ->> 'unique' is not null),
+        given as materialized (
+          select its.id, its.key, its.during, coalesce((
+              select unique_jobs.job_id from {{s}}.unique_jobs join {{s}}.jobs on jobs.id = unique_jobs.job_id
+              where unique_key = its.key and jobs.state < {SUCCEEDED} and {HOLDS}),
+            first_value(its.id) over (partition by its.key order by its.place)) as to_job
+          from its),
+        taken as (
+          update {{s}}.unique_jobs set job_id = it.id, (below, until) = (select {_HOLD})
+          from given as it where unique_key = it.key and it.to_job = it.id and it.during !~ '^[0-9]+$')
+      select given.id, given.key, given.to_job from given where given.to_job <> given.id;
+    {FORGET_NOBODY % "wanted"};
+  end {BODY}"""
 UNIQUE_FUNCTIONS = (
     _REPLACE_JOBS,
     _PUT_UNIQUE,
-    "revoke execute on function {s}.put_unique(json), {s}.replace_jobs(json, bigint[]) from public",
+    _RETAKE,
+    """revoke execute on function {s}.put_unique(json), {s}.replace_jobs(json, bigint[]), {s}.retake_unique_keys(bigint[])
+      from public""",
 )
 
-WITH_KEYS = """
-  select job_id, text from unnest($1::bigint[]) with ordinality as it(id, place) join {s}.extras on job_id = it.id
-  where text::json ->> 'unique' is not null order by place"""
-UNFINISHED = f"""
-  select unique_key, job_id from {{s}}.unique_jobs where unique_key = any($1::text[]) and {HOLDS}
-    and (select state from {{s}}.jobs where jobs.id = unique_jobs.job_id) < {SUCCEEDED}"""
-GIVE = """
-  update {s}.unique_jobs set job_id = it.id, below = it.below, until = null
-  from unnest($1::text[], $2::bigint[], $3::bigint[]) as it(key, id, below) where unique_key = it.key"""
+RETAKE = "select * from {s}.retake_unique_keys($1::bigint[])"
 PRUNE = f"""
   delete from {{s}}.unique_jobs where unique_key in (
     select unique_key from {{s}}.unique_jobs where until <= {NOW} order by until limit $1 for update skip locked)"""
@@ -198,27 +229,7 @@ class UniqueKeys:
 
     def retake(self, ids: Sequence[int]) -> dict[int, str]:
         """Give the keys to these ended jobs, which are to run again. Return why some may not."""
-        by_id = {id: extras_of(text) for id, text in self._connection.rows(WITH_KEYS, array(ids))}
-        keys = list({extras.unique for extras in by_id.values()})
-        if not keys:
-            return {}
-        self._connection.run(LOCK % "$1", keys)
-        taken: dict[str | None, int] = dict(self._connection.rows(UNFINISHED, keys))
-        refused: dict[int, str] = {}
-        given: list[tuple[str, int, int]] = []
-        for id, extras in by_id.items():
-            key = extras.unique or ""
-            if (other := taken.get(key, id)) != id:
-                refused[id] = held_by(key, other)
-                continue
-            taken[key] = id
-            if not isinstance(extras.unique_while, int):
-                given.append((key, id, hold_of(extras, 0)[0]))
-        if given:
-            names, its, below = zip(*given, strict=True)
-            self._connection.later(GIVE, list(names), array(its), array(below))
-        self._connection.later(FORGET_NOBODY % "$1", keys)
-        return refused
+        return {id: held_by(key, holder) for id, key, holder in self._connection.rows(RETAKE, array(ids))}
 
     def prune(self, limit: int) -> None:
         """Forget keys whose time is over."""

@@ -228,7 +228,8 @@ _WAIT_AGAIN = f"""create function {{s}}.wait_again(ids bigint[]) returns void {_
       and exists (select from {{s}}.parents as other where other.link = {WAITS} and other.child = parents.child);
   end {BODY}"""
 
-# Let the jobs wait again that were cancelled because of these, which are ready again.
+# Let the jobs wait again that were cancelled because of these, which are ready again. A job whose unique key another one has stays
+# cancelled, and so do its own children.
 _RESTORE_CHILDREN = f"""create function {{s}}.restore_children(ids bigint[]) returns setof text {_HEAD}
   declare
     children bigint[];
@@ -246,8 +247,11 @@ _RESTORE_CHILDREN = f"""create function {{s}}.restore_children(ids bigint[]) ret
     end if;
     perform from {{s}}.jobs where id = any(children) or id in (select parent from {{s}}.parents where child = any(children))
       order by id for no key update;
+    children := array(select id from {{s}}.jobs where id = any(children) and state = {CANCELLED} order by id);
+    children := array(
+      select id from unnest(children) as it(id) where id not in (select refused from {{s}}.retake_unique_keys(children)));
     with moved as (
-        update {{s}}.jobs set state = {BLOCKED}, finished_at = null where id = any(children) and state = {CANCELLED}
+        update {{s}}.jobs set state = {BLOCKED}, finished_at = null where id = any(children)
         returning id, queue, tier),
       counted as ({_counted("moved", CANCELLED, BLOCKED)})
     select array_agg(id) from moved into children;

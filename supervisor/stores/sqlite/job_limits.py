@@ -84,7 +84,15 @@ ADD_HELD = """
 LEAVE = """
   delete from held_back where (handler, queue, tier, priority, age, job_id) in (
     select handler, queue, tier, priority, age, jobs.id from json_each(?) as it cross join jobs on jobs.id = it.value)"""
+MAKE_READY = f"update jobs set state = {READY} where id = ? and state = {BLOCKED}"
 SET_STATE = "update jobs set state = ? where id in (select value from json_each(?))"
+
+
+def leave_line(connection: Connection, id: int) -> bool:
+    """Make this job ready if a limit holds it back, without a count. Return whether that was so."""
+    if not connection.run(LEAVE, packed([id])):
+        return False
+    return bool(connection.run(MAKE_READY, id))
 
 
 class LimitRows:

@@ -36,6 +36,7 @@ from supervisor.stores.sqlite.connection import Connection, Select, packed
 from supervisor.stores.sqlite.expiry import NEXT as NEXT_EXPIRY
 from supervisor.stores.sqlite.expiry import Expiries
 from supervisor.stores.sqlite.extras import NewExtras
+from supervisor.stores.sqlite.job_limits import leave_line
 from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.long_texts import FORGET_LONG_TEXTS, put_long_texts, with_long_texts
 from supervisor.stores.sqlite.notifier import Notifier
@@ -225,6 +226,10 @@ class Queue:
         if not found:
             return
         ((before, queue, tier),) = found
+        if before == BLOCKED and leave_line(self._connection, id):
+            self._connection.counts.add(BLOCKED, queue, tier, -1)
+            self._connection.counts.add(READY, queue, tier)
+            before = READY
         values = _values(row, now)
         state, due = (BLOCKED, None) if before == BLOCKED else (values.state, values.due_at)
         if row.queue != queue:

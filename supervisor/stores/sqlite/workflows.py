@@ -9,6 +9,7 @@ from supervisor.errors import NoSuchParent
 from supervisor.stores.codes import BLOCKED, CANCELLED, STATES, SUCCEEDED
 from supervisor.stores.extras import Extras
 from supervisor.stores.sqlite.connection import Connection, Select, packed
+from supervisor.stores.sqlite.unique import UniqueKeys
 from supervisor.stores.workflows import (
     CANCEL,
     CANCELLED_BY,
@@ -151,7 +152,7 @@ class Workflows:
     """The links between children and parents. All calls are made inside the transaction that changes the jobs."""
 
     def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+        self._connection, self._unique = connection, UniqueKeys(connection)
 
     def link(self, child: int, extras: Extras) -> list[int]:
         """Let this new job, which is blocked, wait for its parents. Return the jobs that go on: itself, if all have ended."""
@@ -212,7 +213,11 @@ class Workflows:
         self._connection.run(WAIT_AGAIN, batch)
 
     def _restore(self, ids: Sequence[int]) -> list[int]:
-        restored = self._connection.json(TO_RESTORE, packed(ids))
+        """Let the jobs wait again that were cancelled because of these. A job whose unique key another one has stays cancelled, and so do
+        its own children. Return the jobs that go on."""
+        found = self._connection.json(TO_RESTORE, packed(ids))
+        refused = self._unique.retake(found, self._connection.now()) if found else {}
+        restored = [id for id in found if id not in refused]
         if not restored:
             return []
         batch = packed(restored)
