@@ -24,6 +24,7 @@ from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.queue import Queue
+from supervisor.stores.sqlite.recovery import Recovery
 from supervisor.stores.sqlite.settle import Settles
 from supervisor.workers.slot import WorkerSlot
 
@@ -50,6 +51,7 @@ BEFORE: dict[str, tuple[Any, str, Test]] = {
     "a settle is committed and its answer is not received": (Committer, "_settled", always),
     "dead letters are accepted by one sink": (Bus, "emit", event(DeadLettersPublished)),
     "a recovery is committed and its answer is not received": (Bus, "emit", event(LeasesRecovered)),
+    "a recovery has removed the row of an owner and its files are there": (Recovery, "_remove", always),
     "dead letters are about to be claimed": (DeadLetterPublisher, "look", always),
     "all is done and the owner has not left": (Ownership, "leave", always),
     "the owner has left and its files are there": (Notifier, "unbind", always),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.command import Command, wait_for
+from tests.system.command import Command, Running, wait_for
 
 HELLO = {
     "hello.py": """
@@ -82,6 +82,46 @@ def test_close_fails_if_a_process_is_left_behind_and_kills_it(tmp_path: Path) ->
     with pytest.raises(AssertionError, match=r"left behind: .*time\.sleep"):
         command.close(timeout=0.0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def end_before_a_killed_run_is_found(command: Command) -> tuple[Running, Running]:
+    """Return a run that was killed and a later one, the last, which ended before it looked for owners that are gone."""
+    command.write(plugins=HELLO)
+    killed = command.run()
+    killed.logged("supervisor started")
+    killed.kill()
+    (command.folder / "refused.yaml").write_text("workrs: 1\n")
+    last = command.run(config="refused")
+    assert last.wait() == 2
+    return killed, last
+
+
+def test_close_lets_one_more_start_remove_the_files_of_a_killed_run(command: Command) -> None:
+    killed, _ = end_before_a_killed_run_is_found(command)
+    left = command.left_behind()["files"]
+    assert [(f"-{killed.pid}-" in name, Path(name).suffix) for name in left] == [(True, ".lock"), (True, ".sock")]
+    waiting = command.enqueue("hello")
+    command.close()
+    assert command.left_behind() == {}
+    assert command.job(waiting)["state"] == "ready"
+
+
+def test_close_fails_if_one_more_start_does_not_remove_the_files_of_a_killed_run(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end_before_a_killed_run_is_found(command)
+    with monkeypatch.context() as patch, pytest.raises(AssertionError, match=r"left behind: .*\.lock"):
+        patch.setattr(command, "_start_once_more", lambda: None)
+        command.close(timeout=0.0)
+
+
+def test_close_fails_if_a_run_that_was_not_killed_leaves_a_file(command: Command) -> None:
+    _, last = end_before_a_killed_run_is_found(command)
+    file = command.folder / "jobs.db.notify" / f"host-{last.pid}-0123456789abcdef.lock"
+    file.touch()
+    with pytest.raises(AssertionError, match=rf"left behind: {{'files': \['{file.name}'\]}}"):
+        command.close(timeout=0.0)
+    file.unlink()
 
 
 def test_wait_for_raises_the_assertion_that_failed_last() -> None:
