@@ -127,9 +127,9 @@ class Recovery:
         """Recover these leases. Those that the store did not recover are observed anew: another client of the database may have
         locked their rows, and their owner may wait for that lock too."""
         outcomes = [self._decider.decide(_outcome(expired, self._losses.alone(expired))) for expired in due]
-        stale = {expired.lease.id for expired in due}
+        stale, unblocked = {expired.lease.id for expired in due}, frozenset[str]()
         try:
-            stale = set(await self._writer.submit(lambda store: store.recover(outcomes), Purpose.RECOVER))
+            stale, unblocked = await self._writer.submit(lambda store: _recovered(store, outcomes), Purpose.RECOVER)
         finally:
             self._decider.refund([expired.lease for expired in due if expired.lease.id in stale])
         for expired in due:
@@ -138,8 +138,13 @@ class Recovery:
         accepted = [outcome for outcome in outcomes if outcome.lease.id not in stale]
         if accepted:
             self._bus.emit(LeasesRecovered(accepted))
-            self._on_recovered(summary(accepted, unblocked=self._decider.freed(accepted)))
+            self._on_recovered(summary(accepted, unblocked=unblocked | self._decider.freed(accepted)))
         return len(accepted)
+
+
+def _recovered(store: Store, outcomes: Sequence[Outcome]) -> tuple[set[int], frozenset[str]]:
+    """Return the ids of the jobs that were not recovered, and the queues of jobs that waited for the others."""
+    return {*store.recover(outcomes)}, store.newly_ready()
 
 
 def _seen_lease(expired: ExpiredLease) -> SeenLease:

@@ -7,6 +7,7 @@ import select
 
 import pytest
 
+from supervisor.stores.extras import Extras
 from supervisor.stores.memory.store import MemoryStore
 from tests.unit.virtual import Answer, Virtual
 
@@ -78,6 +79,19 @@ def test_others_are_notified_of_due_jobs_of_a_queue_that_is_not_served_here() ->
     here.serve()
     neighbour = Neighbour(here)
     here.loop.advance(1.0)
+    assert neighbour.notified()
+
+
+def test_others_are_notified_of_jobs_that_waited_for_one_that_was_recovered() -> None:
+    """It fails for good when it is lost for the third time, so that the job with the same key goes on."""
+    here = Virtual(served=("default",))
+    key = Extras(key="order", on_failure="pass")
+    (id,) = here.enqueue("work", max_retries=0, extras=key)
+    (waiting,) = here.enqueue("work", queue="theirs", extras=key)
+    here.lose(id, times=2)
+    neighbour = Neighbour(here)
+    here.lose(id)
+    assert (here.state(id), here.state(waiting)) == ("failed", "ready")
     assert neighbour.notified()
 
 
