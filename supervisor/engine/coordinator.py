@@ -93,7 +93,7 @@ class Coordinator:
         repairer, clock = Repairer(writer, pool, bus, now, self.fetcher.notify), WallClock(bus, loop, wall, suspended)
         self._maintenance = maintenance = Maintenance(
             writer, pool, leases, keeper, self.recovery, buffers, dispatcher, committer, announcer, pruner, repairer,
-            SinkWatch(writer, bus, now), GroupShares(writer, config), clock, HeldBackRelease(writer, config, self._recovered),
+            SinkWatch(writer, bus, now), GroupShares(writer, config), clock, HeldBackRelease(writer, config, self._recovered, now),
             self.tasks,
         )  # fmt: skip
         self.jobs_ended, self.job_wrote, self.prune = committer.jobs_ended, leases.job_wrote, pruner.prune

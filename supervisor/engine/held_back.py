@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from supervisor.engine.store_writer import NotDone, Purpose, Writer
 from supervisor.stores.protocol import Store
 
 RELEASED_AT_ONCE = 1000
+PAUSE = 4.0
+"""The next batch is released after so many times the time that the last one took. A supervisor that has the limit may hold the same
+jobs back again meanwhile, so that there is always another batch."""
 
 
 @dataclass(eq=False)
@@ -21,13 +25,18 @@ class HeldBackRelease:
     _writer: Writer
     _config: CurrentConfig
     _on_released: Callable[[Summary], None]
+    _now: Callable[[], float]
 
     async def release(self) -> None:
+        """Release batch after batch until none is left. Others use the store in the pauses."""
         if self._writer.unavailable:
             return
         with suppress(NotDone):
+            began = self._now()
             while queues := await self._writer.submit(self._release, Purpose.REPAIR):
                 self._on_released(Summary(ready=queues))
+                await asyncio.sleep(PAUSE * (self._now() - began))
+                began = self._now()
 
     def _release(self, store: Store) -> frozenset[str]:
         limits = self._config.job_limits
