@@ -103,11 +103,11 @@ def redrive(
         return redrive_topic(topic)
     if topic.only_for_topics:
         raise click.UsageError(f"expected {topic.only_for_topics[0]} only beside --from-topic")
-    if everything and (ids or given.options or changes.given):
+    if everything and (ids or given.options or changes.given not in ([], ["--dry-run"])):
         raise click.UsageError("expected the ids of dead letters, or --all, or a filter")
     if not everything:
         refuse_mixture(ids, given, changes, "the ids of dead letters, or --all")
-    if given.options:
+    if given.options or changes.dry_run:
         return change_matching("redrive", given.where, changes, "redriven")
     return change_jobs("redriven", lambda store: store.redrive(ids or None, force=force), empty="no dead letters")
 

@@ -95,6 +95,18 @@ def test_a_dry_run_counts_and_shows_the_newest_and_changes_nothing(call: Call) -
     assert set(states(call)) == {"ready"}
 
 
+def test_a_dry_run_of_a_redrive_of_all_counts_them_and_changes_nothing(call: Call, fail: Fail) -> None:
+    call("enqueue", "mail", "--queue", "waits")
+    assert call("dlq", "redrive", "--all", "--dry-run").out == "no such dead letters\n"
+    fail(2, "pending", sinks=("file",))
+    last = fail(3)[-1]
+    answer = call("dlq", "redrive", "--all", "--dry-run")
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.lines[0] == "would redrive 5 jobs (3 delivered, 2 pending)"
+    assert [int(line.split()[0]) for line in answer.lines[2:]] == [*range(last, last - 5, -1)]
+    assert states(call) == ["ready", *["failed"] * 5]
+
+
 def test_progress_is_shown_on_standard_error(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(5):
         call("enqueue", "mail")
@@ -125,6 +137,8 @@ def test_without_a_terminal_nobody_is_asked_and_nothing_is_changed(call: Call) -
         (["jobs", "delete", "1", "--dry-run"], "expected either ids or a filter; --dry-run is only for"),
         (["dlq", "purge", "1", "--error", "x"], "expected either ids or a filter; --error is only for"),
         (["dlq", "redrive", "--all", "--queue", "q"], "expected the ids of dead letters, or --all"),
+        (["dlq", "redrive", "--all", "--limit", "5", "--dry-run"], "expected the ids of dead letters, or --all"),
+        (["dlq", "redrive", "--dry-run"], "expected the ids of dead letters, or --all"),
         (["jobs", "cancel", "--state", "failed"], "'failed' is not one of"),
         (["jobs", "retry", "--since", "yesterday"], "--since: expected a time with a zone, such as"),
         (["jobs", "retry", "--until", "2026-01-01"], "--until: expected a time with a zone, such as"),
