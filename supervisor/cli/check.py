@@ -30,7 +30,7 @@ from supervisor.dead_letters.opening import BuiltInSinks, SinkBuilder, close_sin
 from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissing, StoreUnavailable
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
-from supervisor.schedules.fire_times import MICROSECONDS
+from supervisor.schedules.fire_times import MICROSECONDS, shown_timing
 from supervisor.stores.protocol import Describes, Store, WithRights
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.transfer import Transferable, closed_message
@@ -167,7 +167,7 @@ def _check_schedules(settings: Settings, reports: list[SourceReport], mistakes: 
     schedules = schedules_of(settings, handlers).values()
     for it in schedules:
         next_at = iso(it.timing.after(round(time.time() * MICROSECONDS))) or "none"
-        echo(f"schedule: {it.name}: {it.handler}, {it.timing.text}; the next time from now is {next_at}")
+        echo(f"schedule: {it.name}: {it.handler}, {shown_timing(it.timing.text)}; the next time from now is {next_at}")
     typed = {name for name, info in handlers.items() if info.schema is not None}
     found = [it for it in schedules if it.handler in typed]
     for place, message in misfits(settings, [(it.handler, it.payload) for it in found]) if found else ():

@@ -10,7 +10,7 @@ from supervisor.cli.store_access import use_store
 from supervisor.config.schedules_in_force import schedules_of
 from supervisor.config.settings import Settings
 from supervisor.errors import ConfigError, NoForkserver, StoreMissing, SystemRefused
-from supervisor.schedules.fire_times import MICROSECONDS, Cron, Every
+from supervisor.schedules.fire_times import MICROSECONDS, Cron, Every, shown_timing
 from supervisor.schedules.policy import Schedule, ScheduleState, decide
 from supervisor.stores.codes import LEFT
 from supervisor.stores.protocol import Store
@@ -85,7 +85,7 @@ def schedule_dict(name: str, found: Found, stored: InStore) -> dict[str, Any]:
     return {
         "schedule": name,
         "handler": state.handler if schedule is None else schedule.handler,
-        "fires": (state.timing or None) if timing is None else timing.text,
+        "fires": shown_timing(state.timing if timing is None else timing.text) or None,
         "cron": cron and cron.expression,
         "timezone": cron and cron.timezone,
         "every": every and every.interval / MICROSECONDS,
@@ -110,7 +110,7 @@ def _problems(schedule: Schedule | None, state: ScheduleState, found: Found, sto
     if not running:
         problems.append("no running supervisor has it, so it does not fire")
     elif state.timing and state.timing != schedule.timing.text:
-        problems.append(f"supervisors fire it as {state.timing}: reload or restart them")
+        problems.append(f"supervisors fire it as {shown_timing(state.timing)}: reload or restart them")
     if problem := found.handler_problem(schedule):
         problems.append(f"{problem}, so its jobs wait")
     return problems

@@ -5,10 +5,13 @@ Around a change of the clocks cron expressions follow the cron of Debian (see `C
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import NamedTuple
+
+from supervisor.text.units import format_duration, parse_duration
 
 FIELDS = "minute, hour, day of month, month and day of week"
 CRON = f"a cron expression of five fields, such as 0 3 * * *: {FIELDS}"
@@ -17,6 +20,7 @@ MICROSECONDS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST_WINDOW = 2 * 3600 * MICROSECONDS
+_EVERY = re.compile(r"every ([0-9]{1,9}(?:\.[0-9]{1,6})?)s")
 
 
 class Due(NamedTuple):
@@ -81,6 +85,7 @@ class Every(NamedTuple):
 
     @property
     def text(self) -> str:
+        """The exact interval: supervisors compare it with that in the store. People read `shown_timing`."""
         seconds = f"{self.interval / MICROSECONDS:.6f}".rstrip("0").rstrip(".")
         return f"every {seconds}s"
 
@@ -94,6 +99,17 @@ class Every(NamedTuple):
 
 
 Timing = Cron | Every
+
+
+def shown_timing(text: str) -> str:
+    """Return the text of a timing for people: "every 3600s" as "every 1h", unless that is less exact."""
+    found = _EVERY.fullmatch(text)
+    if found is None:
+        return text
+    seconds = float(found[1])
+    shown = format_duration(seconds)
+    is_exact = sum(parse_duration(part, zero=True) for part in shown.split()) == seconds
+    return f"every {shown}" if is_exact else text
 
 
 def zone_of(name: str) -> tzinfo:

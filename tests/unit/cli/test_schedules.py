@@ -73,7 +73,7 @@ def test_schedules_of_the_config_and_of_plugins_are_listed_before_any_store_exis
         "timezone": "Europe/Berlin", "every": None, "queue": "slow", "paused": False, "last_at": None, "last_outcome": None,
         "last_job": None, "supervisors": [], "problems": ["no running supervisor has it, so it does not fire"],
     }  # fmt: skip
-    assert (found["sweep"]["every"], found["sweep"]["fires"]) == (3600.0, "every 3600s")
+    assert (found["sweep"]["every"], found["sweep"]["fires"]) == (3600.0, "every 1h")
     assert found["often"]["problems"] == [
         "no running supervisor has it, so it does not fire",
         "no plugin has the handler 'ping', so its jobs wait",
@@ -96,11 +96,11 @@ def test_what_supervisors_have_done_is_listed(call: Call) -> None:
         assert nightly["last_job"] == {"id": 3, "state": None}
         assert (nightly["supervisors"], nightly["problems"]) == (["here-1"], [])
         assert (sweep["paused"], sweep["next_at"]) == (True, None)
-        assert sweep["problems"] == ["paused", "supervisors fire it as every 60s: reload or restart them"]
+        assert sweep["problems"] == ["paused", "supervisors fire it as every 1m: reload or restart them"]
         assert (gone["fires"], gone["next_at"], gone["queue"]) == ("every 5s", None, None)
         assert gone["problems"] == ["not in this config and its plugins, so it does not fire"]
         table = call("schedules", "list").out
-        assert "cron 0 3 * * * Europe/Berlin" in table and "supervisors fire it as every 60s" in table
+        assert "cron 0 3 * * * Europe/Berlin" in table and "supervisors fire it as every 1m" in table
     finally:
         supervisor.leave()
         supervisor.close()
@@ -196,7 +196,7 @@ def test_check_shows_when_each_schedule_fires(call: Call) -> None:
     assert [line.partition("; the next time from now is ")[0] for line in shown] == [
         "schedule: nightly: report, cron 0 3 * * * Europe/Berlin",
         "schedule: often: ping, every 30s",
-        "schedule: sweep: sweep, every 3600s",
+        "schedule: sweep: sweep, every 1h",
     ]
     assert all(datetime.fromisoformat(line[-27:]) > datetime.now(UTC) for line in shown)
 

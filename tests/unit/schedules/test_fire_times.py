@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.schedules.fire_times import Cron, Due, Every, checked_cron, zone_of
+from supervisor.schedules.fire_times import Cron, Due, Every, checked_cron, shown_timing, zone_of
 from tests.unit.schedules.moments import BERLIN, DAY, LORD_HOWE, MINUTE, SECOND, at, local
 
 
@@ -195,6 +195,24 @@ def test_an_expression_is_kept_with_single_spaces() -> None:
     assert checked_cron(" 0  3 * *\tmon-fri ") == "0 3 * * mon-fri"
     assert Cron("0 3 * * *", BERLIN).text == "cron 0 3 * * * Europe/Berlin"
     assert (Every(1_500_000).text, Every(30 * DAY + 1).text) == ("every 1.5s", "every 2592000.000001s")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("every 3600s", "every 1h"),
+        ("every 5400s", "every 1h 30m"),
+        ("every 0.45s", "every 450ms"),
+        ("every 1.25s", "every 1.25s"),
+        ("every 90061s", "every 90061s"),
+        ("every 2592000.000001s", "every 2592000.000001s"),
+        ("every 9999999999s", "every 9999999999s"),
+        ("cron 0 3 * * * Europe/Berlin", "cron 0 3 * * * Europe/Berlin"),
+        ("", ""),
+    ],
+)
+def test_an_interval_is_shown_in_the_units_of_the_config_if_that_is_exact(text: str, shown: str) -> None:
+    assert shown_timing(text) == shown
 
 
 @settings(max_examples=300, deadline=None)
