@@ -30,10 +30,10 @@ from supervisor.stores.limited_claims import LimitedClaim
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import Waiting, by_queue_and_tier
 
-MAX_PROMOTED = 1000
-MAX_UNKNOWN = 1000
-
-
+MAX_MADE_READY = 1000
+"""The due jobs that one claim makes ready."""
+MAX_IN_ADDITION = 1000
+"""The jobs that are claimed in addition because many have an unknown handler."""
 NO_CLAIM = LimitedClaim([], Counter())
 
 
@@ -90,7 +90,7 @@ class Claim:
             return Claimed([], {}, None)
         settings = self._demand.settings
         waiting, due_in, newly_ready, more, behind, expired = store.look(
-            settings.workers.queues, MAX_PROMOTED, stay=not self._demand.capacity
+            settings.workers.queues, MAX_MADE_READY, stay=not self._demand.capacity
         )
         due = None if due_in is None else self._now() + due_in  # now, since a commit may take long
         seen = Claimed([], waiting, due, newly_ready=newly_ready, behind=behind if more else None, expired=expired)
@@ -105,8 +105,8 @@ class Claim:
         demand, settings = self._demand, self._demand.settings
         allowance = store.allowance(limits, settings.workers.queues)
         waiting = allowance.claimable(seen.waiting)
-        now = allowance.startable(waiting, demand.to_start)
-        requests = allowance.asked(demand.requests(now, seen.behind is not None), demand.to_start)
+        startable = allowance.startable(waiting, demand.to_start)
+        requests = allowance.asked(demand.requests(startable, seen.behind is not None), demand.to_start)
         claim = NO_CLAIM
         if requests:
             claim = store.claim_limited(requests, settings.lease.ttl, demand.resolve, allowance, demand.to_start)
@@ -147,8 +147,8 @@ class Intake:
 
     def buffer(self, leases: list[Lease], max_known: int | None) -> None:
         """Buffer the jobs that may run at once; suspects are started one by one."""
-        served = self._config.handlers
-        missing = {handler for handler in {lease[LEASE_HANDLER] for lease in leases} if handler not in served}
+        known = self._config.handlers
+        missing = {handler for handler in {lease[LEASE_HANDLER] for lease in leases} if handler not in known}
         unknown = [lease for lease in leases if lease.handler in missing] if missing else []
         self.only_unknown = len(unknown) if len(unknown) == len(leases) else 0
         if unknown:
@@ -202,7 +202,7 @@ class Fetcher:
         # The groups of workers that may find jobs in the store; None for all of them.
         self._groups_left: frozenset[str] | None = None
         self._pump_scheduled = False
-        self._held_back_since: float | None = None
+        self._not_dispatching_since: float | None = None
         self.limits_reached: dict[str, str] = {}
         """The limits that allowed no claim at the last one, and why."""
         self.claimed_at: float | None = None
@@ -235,7 +235,7 @@ class Fetcher:
         the store. None if claims go on, or none is needed."""
         if self._claims:
             return self._claims[0].since
-        return None if self.closed else self._held_back_since
+        return None if self.closed else self._not_dispatching_since
 
     # wake-ups
 
@@ -281,10 +281,10 @@ class Fetcher:
     def pump(self) -> None:
         """Dispatch buffered jobs, and claim more if there is room for them."""
         if not self._dispatcher.may_dispatch():
-            if self._held_back_since is None:
-                self._held_back_since = self._loop.time()
+            if self._not_dispatching_since is None:
+                self._not_dispatching_since = self._loop.time()
             return
-        self._held_back_since = None
+        self._not_dispatching_since = None
         self._dispatcher.dispatch()
         if self.closed or self._view.claimable is not Claimable.POSSIBLE or self._intake.suspects.alone is not None:
             return
@@ -304,13 +304,13 @@ class Fetcher:
         the jobs behind many of these would wait for all of them."""
         overtaking = not want or self._view.change is Change.CAME_DUE
         self._view.claim_begins()
-        unknown = min(MAX_UNKNOWN, 2 * self._intake.only_unknown) if want else 0
-        under_way = self._claims[0].to_start if self._claims else 0
-        demand = self._planner.demand(want + unknown, self._claims[0].by_group if self._claims else {}, under_way)
-        claim = Claim(demand, self._loop.time, want, want if unknown else None, overtaking, self._loop.time())
+        in_addition = min(MAX_IN_ADDITION, 2 * self._intake.only_unknown) if want else 0
+        by_group, to_start = (self._claims[0].by_group, self._claims[0].to_start) if self._claims else ({}, 0)
+        demand = self._planner.demand(want + in_addition, by_group, to_start)
+        claim = Claim(demand, self._loop.time, want, want if in_addition else None, overtaking, self._loop.time())
         self._claims.append(claim)
-        claimed = self._writer.submit(claim, Purpose.CLAIM, lambda claimed: claimed.asked)
-        claimed.add_done_callback(lambda future: self._claimed(future, claim))
+        future = self._writer.submit(claim, Purpose.CLAIM, lambda claimed: claimed.asked)
+        future.add_done_callback(lambda future: self._claimed(future, claim))
 
     def _claimed(self, future: asyncio.Future[Claimed], claim: Claim) -> None:
         self._claims.remove(claim)
@@ -359,7 +359,7 @@ class Fetcher:
             )
             for queue, ready in claimed.waiting.items()
         }
-        gone = self._buffers.note_left_in_store(left, claimed.behind)
+        emptied = self._buffers.note_left_in_store(left, claimed.behind)
         if any(queue not in left or left[queue][tier] > 0 for queue, tier in claimed.newly_ready):
             self._notify_others()  # of jobs that came due and may be theirs
         any_left = claimed.behind is not None or any(
@@ -371,7 +371,7 @@ class Fetcher:
         if RUNNING in claimed.limits_reached.values():
             self._view.released()  # the end of a job here may make room: then its settle and the claim share a commit
         depths = {queue: (ready.fresh, ready.retries) for queue, ready in (claimed.depths or claimed.waiting).items()}
-        self._bus.emit(QueueDepths(depths | dict.fromkeys(gone, (0, 0)), claimed.behind is not None))
+        self._bus.emit(QueueDepths(depths | dict.fromkeys(emptied, (0, 0)), claimed.behind is not None))
 
     def _make_way_for(self, leases: Sequence[Lease]) -> None:
         fresh = any(lease[LEASE_TIER] == Tier.FRESH for lease in leases)
