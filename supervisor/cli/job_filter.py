@@ -12,12 +12,11 @@ import click
 from supervisor.cli.context import current_context
 from supervisor.cli.options import COUNT, name_of, read_with
 from supervisor.jobs import JobState
-from supervisor.stores.search import JobFilter, header_of
+from supervisor.stores.search import JobFilter, header_of, searched_text
 from supervisor.text.units import parse_moment
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-MAX_TEXT = 200
 FILTER = ("state", "queue", "handler", "tag", "header", "error", "since", "until")
 
 
@@ -61,7 +60,7 @@ def filter_options(states: Iterable[str], noun: str = "jobs") -> Callable[[F], F
         click.option("--tag", metavar="NAME", callback=read_with(name_of), help=f"Only {noun} with this tag."),
         click.option("--header", metavar="NAME=VALUE", help=f"Only {noun} with this value of a header."),
         click.option(
-            "--error", metavar="TEXT", callback=read_with(_text),
+            "--error", metavar="TEXT", callback=read_with(searched_text),
             help=f"Only {noun} with this text in the cause, the type or the message of their last error.",
         ),
         click.option("--since", metavar="TIME", help=f"Only {noun} created then or later: a time, or 2h for two hours ago."),
@@ -139,9 +138,3 @@ def _moment(text: str) -> int:
 
 PARSED: Mapping[str, Callable[[str], Any]] = {"since": _moment, "until": _moment, "header": header_of}
 """The options that are written again as they were, in the command for the next page."""
-
-
-def _text(text: str) -> str:
-    if not 0 < len(text) <= MAX_TEXT or "\0" in text:
-        raise ValueError(f"expected a text of 1 to {MAX_TEXT} characters")
-    return text

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypedDict, TypeVar, 
 
 from supervisor.jobs import JobState
 from supervisor.stores.by_filter import COMMANDS, DEAD_LETTER_STATES, Ask, change_all, find_all
-from supervisor.stores.search import JobFilter, header_of
+from supervisor.stores.search import JobFilter, header_of, searched_text
 from supervisor.text.names import NAME, did_you_mean_or_all, is_name
 from supervisor.text.units import microseconds_of, parse_moment
 
@@ -118,8 +118,8 @@ def _where(command: str, values: dict[str, Any]) -> JobFilter:
     for name in ("queue", "handler", "tag"):
         if name in values and not is_name(values[name]):
             raise ValueError(f"{name}: expected {NAME}, got {values[name]!r}")
-    if "error" in values and (not isinstance(values["error"], str) or not values["error"]):
-        raise ValueError(f"error: expected a text, got {values['error']!r}")
+    if "error" in values:
+        _check_error(values["error"])
     if "header" in values:
         values["header"] = _header(values["header"])
     moments: dict[str, Any] = {name: _moment(name, values.pop(name)) for name in ("since", "until") if name in values}
@@ -128,6 +128,13 @@ def _where(command: str, values: dict[str, Any]) -> JobFilter:
         return JobFilter(**values, **moments, dead_letter=_one_of(DEAD_LETTER_STATES, state))
     known = _one_of([it.value for it in COMMANDS[command].states], state)
     return JobFilter(**values, **moments, state=None if known is None else JobState(known))
+
+
+def _check_error(value: Any) -> None:
+    try:
+        searched_text(value)
+    except ValueError as error:
+        raise ValueError(f"error: {error}") from None
 
 
 def _header(value: Any) -> tuple[str, str]:

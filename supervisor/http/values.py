@@ -10,7 +10,7 @@ import orjson
 
 from supervisor.http.errors import BadRequest
 from supervisor.jobs import JobState
-from supervisor.stores.search import CURSOR, JobFilter, header_of
+from supervisor.stores.search import CURSOR, MAX_TEXT, JobFilter, header_of, searched_text
 from supervisor.text.names import MAX_NAME, NAME, did_you_mean_or_all, is_name
 from supervisor.text.printable import printable
 from supervisor.text.units import parse_moment
@@ -20,7 +20,6 @@ MAX_PAGE = 100
 MAX_CHANGED = 10_000
 """Jobs that one command changes."""
 MAX_ID = 2**63 - 1
-MAX_TEXT = 200
 STATES = [state.value for state in JobState]
 DEAD_LETTERS = ["pending", "delivered", "any"]
 
@@ -57,12 +56,6 @@ def _name(value: Any) -> str:
     if not is_name(value):
         raise ValueError(f"expected {NAME}")
     return str(value)
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or "\0" in value:
-        raise ValueError(f"expected a text of 1 to {MAX_TEXT} characters")
-    return value
 
 
 def _time(value: Any) -> int:
@@ -111,7 +104,7 @@ def _cursor(value: Any) -> str:
 
 
 def _header(value: Any) -> tuple[str, str]:
-    return header_of(_text(value))
+    return header_of(searched_text(value))
 
 
 def _where(value: Any) -> JobFilter:
@@ -141,11 +134,11 @@ HANDLER = Value("handler", _NAME_SCHEMA, _name, "Only jobs for this handler.")
 SINCE = Value("since", _TIME_SCHEMA, _time, "Only jobs that were created then or later.")
 UNTIL = Value("until", _TIME_SCHEMA, _time, "Only jobs that were created before.")
 TEXT = Value(
-    "text", {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}, _text,
+    "text", {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}, searched_text,
     "Only jobs that have this text in the payload, the headers or an error; A to Z match in either case.",
 )  # fmt: skip
 ERROR = Value(
-    "error", {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}, _text,
+    "error", {"type": "string", "minLength": 1, "maxLength": MAX_TEXT}, searched_text,
     "Only jobs that have this text in the type, the message or the cause of their last error; A to Z match in either case.",
 )  # fmt: skip
 TAG = Value("tag", _NAME_SCHEMA, _name, "Only jobs with this tag.")

@@ -16,6 +16,8 @@ from supervisor.text.units import iso
 
 CLOCK_STEP = 5_000_000
 """The most, in microseconds, by which a job may be older than one with a lower id: the clock may have been set back by so much."""
+MAX_TEXT = 200
+"""Characters of a text that jobs are searched for."""
 MAX_FAILURES = 10_000
 """The newest failed jobs, which are grouped."""
 LOWER = str.maketrans({chr(code): chr(code).lower() for code in range(ord("A"), ord("Z") + 1)})
@@ -177,6 +179,13 @@ def _matching(source: Source, where: JobFilter, ids: Sequence[int]) -> tuple[Col
             matching &= set(found)
             characters += length
     return matching, characters
+
+
+def searched_text(value: object) -> str:
+    """Return the value if jobs can be searched for it, as `text` or `error` of a filter. Raises ValueError."""
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or "\0" in value:
+        raise ValueError(f"expected a text of 1 to {MAX_TEXT} characters")
+    return value
 
 
 def has_error(last: Mapping[str, Any], text: str) -> bool:
