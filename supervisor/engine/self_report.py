@@ -15,7 +15,7 @@ from supervisor.engine.shares import retries_limit
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.suspects import Suspects
 from supervisor.engine.unknown_handlers import UnknownHandlers
-from supervisor.stores.job_limits import name_of_handler
+from supervisor.stores.job_limits import name_of_handler, name_of_queue
 from supervisor.stores.problems import Problem
 from supervisor.stores.protocol import Reports
 from supervisor.text.printable import printable
@@ -140,11 +140,13 @@ class SelfReport:
 
     def _limits(self) -> list[dict[str, Any]]:
         settings, limits = self._config.settings, self._config.job_limits
-        named = [] if limits is None else [("queue", it, settings.queues[it].limit) for it in limits.queues]
-        named += [] if limits is None else [("handler", it, settings.handlers[it].limit) for it in limits.handlers]
+        if limits is None:
+            return []
+        found = [("queue", it, settings.queues[it].limit, name_of_queue(it)) for it in limits.queues]
+        found += [("handler", it, settings.handlers[it].limit, name_of_handler(it)) for it in limits.handlers]
         return [
-            {"of": of, "name": name, "limit": limit.text, "reached": self.limits_reached.get(f"{of} {name}")}
-            for of, name, limit in named[:MAX_LIMITS]
+            {"of": of, "name": name, "limit": limit.text, "reached": self.limits_reached.get(limit_name)}
+            for of, name, limit, limit_name in found[:MAX_LIMITS]
             if limit is not None
         ]
 

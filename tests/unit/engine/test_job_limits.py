@@ -65,4 +65,5 @@ def test_the_limit_of_a_queue_holds_no_blocked_jobs_back() -> None:
     here.enqueue("work", "work")
     here.serve()
     assert here.engine.fetcher.limits_reached == {"queue default": "running"}
+    assert [it["reached"] for it in here.engine.self_report.about()["limits"]] == ["running"]
     assert not here.engine.self_report.limits_hold_back()
