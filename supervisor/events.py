@@ -38,14 +38,14 @@ class SupervisorStopped(NamedTuple):
     def left(self) -> str:
         """Return the remaining jobs and dead letters as text for people."""
         return ", ".join(
-            f"{n}{' or more' if n == MAX_COUNTED else ''} {kind.replace('_', ' ')}"
+            f"{n:,}{' or more' if n == MAX_COUNTED else ''} {kind.replace('_', ' ')}"
             for kind, n in self.remaining.items()
         )
 
     @property
     def left_out(self) -> str:
         """Return the jobs that the user has excluded from a drain as text for people."""
-        return ", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in self.excluded.items())
+        return ", ".join(f"{n:,} {kind.replace('_', ' ')}" for kind, n in self.excluded.items())
 
 
 class PluginLoaded(NamedTuple):

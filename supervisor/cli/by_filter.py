@@ -91,13 +91,9 @@ def _state(command: Command, where: JobFilter) -> JobState:
 
 
 def _print(result: Changed, done: str) -> None:
-    click.echo(f"{done}: {_jobs(result.changed)}")
+    click.echo(f"{done}: {counted(result.changed, 'job')}")
     for reason, n in result.left.items():
-        echo(f"left alone: {_jobs(n)}: {reason}", err=True)
-
-
-def _jobs(n: int) -> str:
-    return f"{n:,} {counted(n, 'job').partition(' ')[2]}"
+        echo(f"left alone: {counted(n, 'job')}: {reason}", err=True)
 
 
 class Progress:

@@ -98,5 +98,5 @@ def _report(report: TransferReport, source: str, target: str) -> None:
 
 
 def _jobs(counts: Mapping[JobState, int]) -> str:
-    shown = ", ".join(f"{n} {state.value}" for state, n in counts.items() if n)
+    shown = ", ".join(f"{n:,} {state.value}" for state, n in counts.items() if n)
     return f"{shown or 'no'} job{'' if sum(counts.values()) == 1 else 's'}"

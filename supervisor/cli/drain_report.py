@@ -96,7 +96,7 @@ class DrainReport:
     def line(self) -> str:
         """Return the counts so far."""
         parts = [
-            f"{self._counts[name]} {name}"
+            f"{self._counts[name]:,} {name}"
             for name in ("succeeded", "failed", "retried", "snoozed")
             if self._counts[name]
         ]
@@ -111,7 +111,7 @@ class DrainReport:
         for failure in self._failures:
             echo(f"  {failure}")
         if more := self._counts["failed"] - len(self._failures):
-            click.echo(f"  ... and {more} more")
+            click.echo(f"  ... and {more:,} more")
         if self._failures and failed_are_kept:
             click.echo("details of a job: supervisor jobs show ID")
         for error in self._plugin_errors:

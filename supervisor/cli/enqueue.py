@@ -115,7 +115,7 @@ def _read_lines(lines: Iterable[bytes], name: str, settings: Settings) -> tuple[
         except ValueError as error:
             problems.append(f"{name}:{number}: {error}")
     if problems:
-        more = [f"... and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
+        more = [f"... and {len(problems) - MAX_PROBLEMS:,} more"] if len(problems) > MAX_PROBLEMS else []
         raise UserMistake("\n".join(["nothing was enqueued", *problems[:MAX_PROBLEMS], *more]))
     return builder.batch, Lines(name, numbers)
 

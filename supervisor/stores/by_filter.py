@@ -99,7 +99,7 @@ class Found(NamedTuple):
     def text(self) -> str:
         """Return their number, by state if there are several."""
         states = Counter(self.jobs.values())
-        number = f"{len(self.jobs):,} {counted(len(self.jobs), 'job').split()[1]}"
+        number = counted(len(self.jobs), "job")
         parts = ", ".join(f"{n:,} {state.replace('_', ' ')}" for state, n in states.most_common())
         return f"{number} ({parts})" if parts else number
 

@@ -93,10 +93,10 @@ def _amount(text: str, units: dict[str, float] | dict[str, int]) -> float | None
 
 
 def counted(n: int, noun: str, does: str = "") -> str:
-    """Return "1 job" or "2 jobs", and with "wait" "1 job waits" or "2 jobs wait"."""
+    """Return "1 job" or "2,000 jobs", and with "wait" "1 job waits" or "2,000 jobs wait"."""
     if n == 1:
         return f"1 {noun} {_OF_ONE.get(does, f'{does}s')}" if does else f"1 {noun}"
-    return f"{n} {noun}s {does}".rstrip()
+    return f"{n:,} {noun}s {does}".rstrip()
 
 
 def iso(microseconds: int | None) -> str | None:

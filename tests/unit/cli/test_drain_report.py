@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from supervisor import events
-from supervisor.cli.drain_report import DrainReport, progress
+from supervisor.cli.drain_report import MAX_FAILURES, DrainReport, progress
 from supervisor.jobs import Cause, Failure, JobState, Kind, Lease, Outcome, Policy
 
 
@@ -60,6 +60,19 @@ def test_a_report_names_what_is_left_behind_and_why(report: DrainReport, capsys:
     ]
 
 
+def test_a_report_separates_the_thousands_of_all_its_counts(report: DrainReport, capsys: Any) -> None:
+    report(settled(*(failed(id, JobState.FAILED) for id in range(2000))))
+    report(events.DeadLettersPublished("file", [*range(2000)]))
+    report(events.SupervisorStopped(4, {"ready": 10_000}, {"in_paused_queues": 1500}))
+    lines = printed(report, capsys)
+    assert lines[0].endswith(": 2,000 failed, 2,000 dead letters")
+    assert [line.strip() for line in lines if "more" in line] == [
+        f"... and {2000 - MAX_FAILURES:,} more",
+        "left behind: 10,000 or more ready",
+    ]
+    assert lines[-1] == "left out: 1,500 in paused queues"
+
+
 def test_a_report_counts_what_the_user_has_left_out(report: DrainReport, capsys: Any) -> None:
     report(events.StoreCallFailed("count the jobs that are left", "no right", "a drain goes on"))
     report(events.SupervisorStopped(0, {}, {"in_paused_queues": 3, "due_after_the_horizon": 1}))
@@ -78,7 +91,7 @@ def test_a_report_names_what_the_store_refused_to_a_drain_that_failed(report: Dr
 
 def test_a_count_that_stopped_at_its_limit_is_marked(report: DrainReport, capsys: Any) -> None:
     report(events.SupervisorStopped(4, {"ready": 10_001, "scheduled": events.MAX_COUNTED}))
-    assert printed(report, capsys)[-1] == "left behind: 10001 ready, 10000 or more scheduled"
+    assert printed(report, capsys)[-1] == "left behind: 10,001 ready, 10,000 or more scheduled"
 
 
 def test_an_unknown_handler_is_named_with_the_number_of_its_jobs(report: DrainReport, capsys: Any) -> None:

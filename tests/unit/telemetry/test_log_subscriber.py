@@ -268,7 +268,7 @@ def test_an_unknown_handler_is_logged_once_a_minute_however_many_jobs_it_has(
     assert line == f"{start}, and tried again later"
     clock.now += 61
     (line,) = log(event)
-    assert line == f"{start}, and tried again later (1999 more times since the last such line)"
+    assert line == f"{start}, and tried again later (1,999 more times since the last such line)"
 
 
 def test_each_signal_is_logged_up_to_ten_in_ten_seconds(log: Any, clock: Clock) -> None:

@@ -19,6 +19,7 @@ def test_a_duration_is_seconds(text: str, seconds: float) -> None:
 
 def test_a_counted_noun_agrees_with_its_number_and_its_verb() -> None:
     assert [counted(n, "job") for n in (0, 1, 2)] == ["0 jobs", "1 job", "2 jobs"]
+    assert counted(1_234_567, "job", "wait") == "1,234,567 jobs wait"
     assert [counted(n, "job", "wait") for n in (0, 1, 2)] == ["0 jobs wait", "1 job waits", "2 jobs wait"]
     assert [counted(1, "job", does) for does in ("are", "were", "have")] == ["1 job is", "1 job was", "1 job has"]
 
