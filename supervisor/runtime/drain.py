@@ -16,7 +16,7 @@ from supervisor.jobs import JobState
 from supervisor.stores.protocol import Store
 
 LOOK_EVERY = 0.5  # seconds
-NAMED_AMONG = 1000  # jobs that are left, of which the missing handlers are named
+NAMED_AMONG = 1000  # scheduled jobs, whose missing handlers are named
 UNCOUNTED = "uncounted"
 DEAD_LETTERS = "dead_letters"
 FOR_OTHER_SINKS = "dead_letters_for_other_sinks"
@@ -37,32 +37,36 @@ class Left(NamedTuple):
 async def until_drained(
     engine: Coordinator, dead_letters: DeadLetterPublisher, latest: float | None, grace: float
 ) -> None:
-    """Wait until the served, unpaused queues have nothing left that is due by `latest` (by the store's clock; None: ever),
-    or only what this run can't do.
+    """Wait until this run has done all that it can do in the served, unpaused queues: the jobs that are due by `latest` (by the
+    store's clock; None for all jobs), and their dead letters. Jobs whose handler no plugin serves are not waited for.
 
-    It can't do jobs whose handler no plugin serves. If only the following are left, it waits for `grace` seconds. Blocked jobs: they
-    may wait for a job that has failed; while a limit holds jobs back it waits for them all the same. Dead letters that no sink takes,
-    or that wait for sinks of other supervisors. Jobs that the store refuses to count. It waits for as long while no job can run: the
-    store is unavailable or refuses jobs, or no worker can be started.
+    Return as well after `grace` seconds of either of these:
+
+    - No job can run: the store is unavailable or refuses jobs, or no worker can be started.
+    - Nothing is left but what this run may never be able to do: jobs that are blocked, for example by a job that has failed, unless
+      a limit holds jobs back, since these go on later; dead letters that no sink takes, or that wait for the sinks of other
+      supervisors; and what the store refuses to count.
     """
     loop = asyncio.get_running_loop()
-    stuck_since: float | None = None
-    hindered_since: float | None = None
+    none_can_run_since: float | None = None
+    only_not_doable_since: float | None = None
     while True:
-        hindered = engine.blocked()
-        hindered_since = (loop.time() if hindered_since is None else hindered_since) if hindered else None
-        if hindered_since is not None and loop.time() - hindered_since >= grace:
+        if not engine.blocked():
+            none_can_run_since = None
+        elif none_can_run_since is None:
+            none_can_run_since = loop.time()
+        if none_can_run_since is not None and loop.time() - none_can_run_since >= grace:
             return
         if engine.quiet:
             left = await _left_to_do(engine, latest)
             if not left:
                 return
-            if left <= _not_doable(engine, dead_letters):
-                stuck_since = stuck_since if stuck_since is not None else loop.time()
-                if loop.time() - stuck_since >= grace:
-                    return
-            else:
-                stuck_since = None
+            if not left <= _not_doable(engine, dead_letters):
+                only_not_doable_since = None
+            elif only_not_doable_since is None:
+                only_not_doable_since = loop.time()
+            if only_not_doable_since is not None and loop.time() - only_not_doable_since >= grace:
+                return
         engine.changes.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK_EVERY):
@@ -70,7 +74,7 @@ async def until_drained(
 
 
 def _not_doable(engine: Coordinator, dead_letters: DeadLetterPublisher) -> set[str]:
-    """Return the kinds of what remains that this run may never be able to do."""
+    """Return the kinds of jobs and dead letters that this run may never be able to do."""
     kinds = {UNCOUNTED, FOR_OTHER_SINKS}
     if not engine.self_report.limits_hold_back():
         kinds.add(BLOCKED)
@@ -90,17 +94,17 @@ async def count_left(engine: Coordinator, latest: float | None) -> Left:
         return remaining, store.stats()["queues"], postponed, _missing_handlers(store, served, engine.handlers)
 
     remaining, queues, postponed, missing = await engine.writer.submit(count, Purpose.COUNT)
-    here = [row for row in queues if served is None or row["queue"] in served]
-    elsewhere = [row for row in queues if served is not None and row["queue"] not in served]
+    served_rows = [row for row in queues if served is None or row["queue"] in served]
+    other_rows = [row for row in queues if served is not None and row["queue"] not in served]
     due = remaining.get("scheduled", 0)
-    later = sum(row["scheduled"] for row in here if not row["paused"]) - due if due < MAX_COUNTED else 0
+    later = sum(row["scheduled"] for row in served_rows if not row["paused"]) - due if due < MAX_COUNTED else 0
     postponed = min(postponed, later)
     if postponed:
         remaining["scheduled"] = due + postponed
     excluded = {
-        "in_paused_queues": sum(map(_unfinished, (row for row in here if row["paused"]))),
+        "in_paused_queues": sum(map(_unfinished, (row for row in served_rows if row["paused"]))),
         "due_after_the_horizon": later - postponed,
-        "in_queues_not_served": sum(map(_unfinished, elsewhere)),
+        "in_queues_not_served": sum(map(_unfinished, other_rows)),
     }
     return Left(remaining, {kind: n for kind, n in excluded.items() if n > 0}, missing)
 
@@ -108,8 +112,8 @@ async def count_left(engine: Coordinator, latest: float | None) -> Left:
 def _missing_handlers(store: Store, served: frozenset[str] | None, known: Collection[str]) -> tuple[str, ...]:
     """Return the handlers among the newest scheduled jobs that no plugin serves here."""
     jobs = store.list_jobs(state=JobState.SCHEDULED, limit=NAMED_AMONG, brief=True)
-    here = {job["handler"] for job in jobs if served is None or job["queue"] in served}
-    return tuple(sorted(here - {*known}))
+    needed = {job["handler"] for job in jobs if served is None or job["queue"] in served}
+    return tuple(sorted(needed - {*known}))
 
 
 def _unfinished(row: dict[str, Any]) -> int:
@@ -126,7 +130,8 @@ def _unknown_after(store: Store, served: frozenset[str] | None, latest: float, k
 
 
 async def _left_to_do(engine: Coordinator, latest: float | None) -> set[str]:
-    """Return the kinds of what remains ("ready", "scheduled", "dead_letters", ...) and can be done here."""
+    """Return the kinds of jobs and dead letters that are left ("ready", "scheduled", "dead_letters", ...), without jobs whose handler
+    no plugin serves."""
     try:
         return set(await engine.remaining(latest, 1))
     except NotDone:
