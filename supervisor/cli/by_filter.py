@@ -31,18 +31,19 @@ REDRAWN_EVERY, LINE_EVERY = 0.2, 5.0
 
 def change_matching(
     name: str, where: JobFilter, changes: Changes, done: str | Mapping[JobState, str], *,
-    command: Command | None = None, to: str = "", before: Callable[[Store], object] = lambda store: None,
-    each: Callable[[OperatorResult], None] = lambda result: None,
+    command: Command | None = None, to: str = "", first: Callable[[Store], object] = lambda store: None,
+    before: Callable[[Store], object] = lambda store: None, each: Callable[[OperatorResult], None] = lambda result: None,
 ) -> int:  # fmt: skip
     """Change the jobs that match, and print how many. Return the exit code. `done` is as in `job_output.change_jobs`; `command` is by
-    default the one with this name, and `to` is where the jobs go; `before` is called
-    before the first batch, and `each` with the result of each."""
+    default the one with this name, and `to` is where the jobs go; `first` is called before the jobs are found, `before` before the first
+    batch, and `each` with the result of each."""
     command = command or COMMANDS[name]
     with opened_store(load_settings()) as store:
 
         def ask(question: Callable[[Store], Answer]) -> Answer:
             return once_available(lambda: question(store))
 
+        ask(first)
         progress = Progress()
         found = find_all(ask, command, where, changes.limit, lambda n, of: progress.show(f"found {n:,}"))
         progress.clear()

@@ -89,14 +89,14 @@ def move(queue: str, to: str, dry_run: bool, yes: bool) -> int:
     if queue == to:
         raise click.UsageError(f"expected another queue than {queue!r}")
     settings = load_settings()
-    use_store(
-        settings, lambda store: store.move([], to)
-    )  # refused at once by a store whose jobs have their queues for good
-    with_jobs = [row["queue"] for row in use_store(settings, lambda store: store.stats()["queues"])]
-    _warn_of_unknown(settings, to, with_jobs)
+
+    def look(store: Store) -> None:
+        store.move([], to)  # refused by a store whose jobs have their queues for good
+        _warn_of_unknown(settings, to, [row["queue"] for row in store.stats()["queues"]])
+
     changes = Changes(None, dry_run, yes, False)
     return change_matching(
-        "move", JobFilter(queue=queue), changes, f"moved to {to}", command=move_to(to), to=f" to {to}"
+        "move", JobFilter(queue=queue), changes, f"moved to {to}", command=move_to(to), to=f" to {to}", first=look
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from supervisor.cli import by_filter as changing
+from supervisor.cli import store_access
 from supervisor.jobs import Cause, Failure, JobState, Kind, Outcome, Policy
 from supervisor.stores import by_filter
 from supervisor.stores.records import ClaimRequest
@@ -260,6 +261,21 @@ def test_a_queue_is_emptied_and_moved(call: Call) -> None:
     )
     assert call("queues", "empty", "b", "--delete", "-y").out == "deleted: 4 jobs\n"
     assert states(call) == []
+
+
+def test_the_store_is_opened_once_to_move_jobs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("enqueue", "mail", "--queue", "a")
+    opened, open_store = [], store_access.open_store
+
+    def opening(*args: Any, **options: Any) -> Any:
+        opened.append(args)
+        return open_store(*args, **options)
+
+    monkeypatch.setattr(store_access, "open_store", opening)
+    assert call("queues", "move", "a", "a", "--yes").code == 2
+    assert opened == []
+    assert call("queues", "move", "a", "default", "--yes").out == "moved to default: 1 job\n"
+    assert len(opened) == 1
 
 
 def test_a_queue_that_nothing_has_is_warned_of_before_jobs_are_moved_there(call: Call) -> None:
