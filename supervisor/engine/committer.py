@@ -40,7 +40,7 @@ from supervisor.stores.protocol import Store
 BATCHES_AT_ONCE = 2  # while one is written, the next is with the writer already
 MARK_AFTER = 0.001  # seconds that a job must have run to be marked as started along with a settle
 MAX_BUDGETS = 1000  # queues, which may come and go
-LAST_TRIES, LAST_TRIES_EVERY = 5, 0.3  # seconds
+TRIES_AT_THE_END, SECONDS_BETWEEN_TRIES = 5, 0.3  # of outcomes whose rows are still locked then
 
 
 class Summary(NamedTuple):
@@ -154,12 +154,12 @@ class Committer:
         """The number of outcomes that the store has not taken although it was available."""
         return sum(self._leases.holds(it.lease) for it in (*self._refused.values(), *self._locked.values()))
 
-    async def finish(self, tries: int = LAST_TRIES) -> None:
+    async def finish(self, tries: int = TRIES_AT_THE_END) -> None:
         """Settle everything. Locked outcomes are tried `tries` times; then their jobs are left to recovery."""
         while not self.idle or (self._locked and tries):
             if self.idle:
                 tries -= 1
-                await asyncio.sleep(LAST_TRIES_EVERY)
+                await asyncio.sleep(SECONDS_BETWEEN_TRIES)
                 self.retry_locked()
             else:
                 self._idle_again.clear()

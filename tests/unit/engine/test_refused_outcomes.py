@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from supervisor.engine.committer import LAST_TRIES, LAST_TRIES_EVERY
+from supervisor.engine.committer import SECONDS_BETWEEN_TRIES, TRIES_AT_THE_END
 from supervisor.engine.limits import DEFAULT_LIMITS, Limits
 from supervisor.errors import RowRefused, RowsLocked
 from supervisor.events import JobsLocked, JobsStale, StoreRepaired
@@ -232,7 +232,7 @@ def test_a_lock_that_stays_is_waited_for_a_few_times_at_the_end_and_its_job_is_l
     loop = JumpingLoop()
     began = loop.time()
     loop.run_until_complete(finish_within(here, 60.0))
-    assert loop.time() - began == pytest.approx(LAST_TRIES * LAST_TRIES_EVERY)
+    assert loop.time() - began == pytest.approx(TRIES_AT_THE_END * SECONDS_BETWEEN_TRIES)
     assert here.engine.committer.unsettled == 1
     store.locked = frozenset()
     loop.run_until_complete(finish_within(here, 60.0))
