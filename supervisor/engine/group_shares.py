@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from supervisor.engine.current_config import CurrentConfig
 from supervisor.engine.store_writer import NotDone, Purpose, Writer
+from supervisor.stores.groups import Shares
+
+Written = tuple[Shares, frozenset[str] | None]
+"""The shares, and the queues that they are set in: None for all."""
 
 
 @dataclass(eq=False)
@@ -16,11 +19,11 @@ class GroupShares:
 
     _writer: Writer
     _config: CurrentConfig
-    _written: Any = None
+    _written: Written | None = None
 
     @property
     def is_due(self) -> bool:
-        return bool(self._written != self._wanted())
+        return self._written != self._wanted()
 
     async def write(self) -> None:
         shares, queues = wanted = self._wanted()
@@ -28,6 +31,6 @@ class GroupShares:
             await self._writer.submit(lambda store: store.set_group_shares(shares, queues), Purpose.SHARES)
             self._written = wanted
 
-    def _wanted(self) -> Any:
+    def _wanted(self) -> Written:
         served, queues = self._config.settings.workers.queues, self._config.settings.queues
         return {name: it.group_shares for name, it in queues.items() if served is None or name in served}, served
