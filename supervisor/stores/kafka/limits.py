@@ -36,7 +36,8 @@ NOT_HERE: Mapping[str, Limit] = {
 
 NOWHERE: Mapping[str, Limit] = {
     "enqueue": Limit(
-        "enqueue with a priority, a delay, or retries, a timeout or a backoff of one job",
+        "enqueue with a priority, a delay, or retries, a timeout or a backoff of one job, "
+        "or with unique, group, after, tags, expires or on_failure",
         "leave them out, since a record has no such field",
     ),
     "redrive": Limit(
