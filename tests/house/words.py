@@ -55,7 +55,7 @@ RIDDLES = ("what", "those", "one that", "whoever", "whose", "whom")
 
 _WORDS = re.compile(r"(?<![a-z])(?:" + "|".join(WORDS) + r")(?![a-z])")
 _HUMPS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_NAMES_OF_OTHERS = re.compile(r"\.floor\(\)")  # a method in the JSON paths of PostgreSQL
+_NAMES_OF_OTHERS = re.compile(r"\.floor\(\)|celery beat")  # a method in the JSON paths of PostgreSQL, and a command
 _DOCSTRING = re.compile(r'^\s*"""\s*(?:' + "|".join(RIDDLES) + r")\b", re.IGNORECASE)
 
 
