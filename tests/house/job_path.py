@@ -20,6 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 MAX_FILES = 29
+"""25 before keys, workflows and unique jobs. Their code made four files too long, so parts of these moved into files of their own:
+`client/new_jobs.py`, `stores/shown.py`, `stores/sqlite/policies.py` and `telemetry/dead_letter_lines.py`. A job takes no more steps
+than before. Another file needs a reason too."""
 TIMEOUT = 30.0
 
 JOB_ID = 918_273_645
