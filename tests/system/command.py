@@ -105,9 +105,10 @@ class Running:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the supervisor alone with SIGKILL, and wait for its end."""
+        """Kill the supervisor alone with SIGKILL, and wait for its end. It must not have exited by itself."""
+        assert self.code is None, f"it has exited with {self.code}; its log:\n{self.log}"
         self.process.kill()
-        self.process.wait(TIMEOUT)
+        assert self.process.wait(TIMEOUT) == -signal.SIGKILL
 
     def wait(self, timeout: float = TIMEOUT) -> int:
         try:

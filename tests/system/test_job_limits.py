@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import time
 from collections.abc import Iterator
 from datetime import datetime
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,10 +15,11 @@ import pytest
 from supervisor.stores.postgres.store import PostgresStore
 from tests.stores.postgres_server import server
 from tests.system.command import Command, wait_for
+from tests.system.gates import open_gate, waits_at_gate
+from tests.system.killed_in_turn import kill_in_turn
 
 CONFIG = """
-workers: {count: 3, heartbeat: 200ms}
-lease: {ttl: 1s}
+workers: {count: 3}
 retry: {max_retries: 3, backoff: {base: 20ms, jitter: none}}
 """
 # A job fails if it runs beside more than one other: the lock of a process that is killed is free at once.
@@ -28,6 +27,7 @@ PLUGIN = {
     "work.py": """
         import fcntl, time
         from supervisor import handler
+        from tests.system.gates import wait_for_gate
 
         @handler
         def mail(job):
@@ -37,7 +37,9 @@ PLUGIN = {
                         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     except BlockingIOError:
                         continue
-                    time.sleep(job.payload or 0.01)
+                    if job.payload is not None:
+                        wait_for_gate(job.payload)
+                    time.sleep(0.01)
                     return
             raise RuntimeError("more than two run at once")
 
@@ -46,6 +48,32 @@ PLUGIN = {
             pass
     """
 }
+
+NEVER = 99
+"""The number of a gate that no test opens."""
+# Of `supervisor run`: it finds a free place by a notification only.
+WITHOUT_POLLS = """
+import supervisor.engine.limits as limits
+
+limits.DEFAULT_LIMITS = limits.DEFAULT_LIMITS._replace(poll=3600.0)
+"""
+
+
+@pytest.fixture
+def without_polls(command: Command) -> None:
+    folder = command.folder / "without polls"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WITHOUT_POLLS)
+    command.env["PYTHONPATH"] = f"{folder}{os.pathsep}{command.env['PYTHONPATH']}"
+
+
+def all_succeeded(command: Command, number: int, handler: str = "mail") -> None:
+    """Wait until so many jobs have succeeded."""
+
+    def reached() -> None:
+        assert succeeded(command, handler) == number
+
+    wait_for(reached, 30.0)
 
 
 def succeeded(command: Command, handler: str = "mail") -> int:
@@ -73,57 +101,59 @@ def test_no_more_jobs_run_at_once_while_supervisors_are_killed(
 ) -> None:
     store = f"store: {request.getfixturevalue('schema')}" if kind == "postgresql" else ""
     command.write(f"{CONFIG}{store}\n{where} {{limit: {{running: 2}}}}}}", PLUGIN)
-    command.enqueue_many([{"handler": "mail"} for _ in range(200)])
-    choice = random.Random(7)
-    runs = [command.run(), command.run()]
-    for share in (0.2, 0.4, 0.6):
-        wait_for(lambda share=share: succeeded(command) >= share * 200, 30.0)
-        victim = choice.randrange(2)
-        runs[victim].kill()
-        runs[victim] = command.run()
-    wait_for(lambda: succeeded(command) == 200, 30.0)
+    command.enqueue_many([{"handler": "mail", "payload": n // 50} for n in range(200)])
+    kill_in_turn(command, 4, seed=7)
+    all_succeeded(command, 200)
     wait_for(lambda: len(command.status()["supervisors"]) == 2)  # those that were killed are gone
     assert [error for job in command.jobs() for error in job["errors"]] == []
 
 
+@pytest.mark.usefixtures("without_polls")
 def test_a_supervisor_goes_on_as_soon_as_another_gives_a_place_back(command: Command) -> None:
-    """The limit of 1 passes from one supervisor to the other, each of which has a worker that waits."""
-    command.write("workers: {count: 1}\nhandlers: {mail: {limit: {running: 1}}}", PLUGIN)
-    runs = [command.run(), command.run()]
-    for run in runs:
-        run.logged("worker 1 (pid")
-    (first,) = [command.enqueue("mail", 0.3)]
-    command.until(first, "in_flight")
-    others = [command.enqueue("mail", 0.3) for _ in range(5)]
+    """Each has a worker that waits, and serves a queue of its own."""
+    for queue in ("one", "two"):
+        config = f"workers: {{count: 1, queues: [{queue}]}}\nhandlers: {{mail: {{limit: {{running: 1}}}}}}"
+        command.write(config, PLUGIN)
+        command.config.rename(command.folder / f"{queue}.yaml")
+        command.run(config=queue).logged("worker 1 (pid")
+    command.write("{}")
+    command.enqueue("mail", 0, "--queue", "one")
+
+    def holds() -> None:
+        assert waits_at_gate(command.folder, 0, command.runs[0].forkserver())
+
+    wait_for(holds)
+    others = [command.enqueue("mail", None, "--queue", "two") for _ in range(5)]
     for id in others:
-        command.until(id, "succeeded")
-    jobs = [command.job(id) for id in (first, *others)]
-    pauses = [seconds(b, "started_at") - seconds(a, "finished_at") for a, b in pairwise(jobs)]
-    assert all(0 <= pause < 0.5 for pause in pauses), pauses
+        command.until(id, "blocked")
+    open_gate(command.folder, 0)
+    all_succeeded(command, 6)
 
 
+@pytest.mark.usefixtures("without_polls")
 @pytest.mark.parametrize("where", ["handlers: {other:", "queues: {default:"])
 def test_short_jobs_go_on_without_a_pause(command: Command, where: str) -> None:
-    """A supervisor that has missed a free place would look again after 5 seconds."""
     command.write(f"workers: {{count: 2}}\n{where} {{limit: {{running: 2}}}}}}", PLUGIN)
     command.enqueue_many([{"handler": "other"} for _ in range(400)])
     runs = [command.run(), command.run()]
-    wait_for(lambda: succeeded(command, "other") == 400, 60.0)
+    all_succeeded(command, 400, "other")
     assert all(run.code is None for run in runs)
-    ends = sorted(seconds(job, "finished_at") for job in command.jobs())
-    assert max(b - a for a, b in pairwise(ends)) < 2.5
 
 
 def test_others_run_though_many_jobs_of_a_handler_wait(command: Command) -> None:
     command.write("workers: {count: 3}\nhandlers: {mail: {limit: {running: 1}}}", PLUGIN)
-    command.enqueue_many([{"handler": "mail", "payload": 3600} for _ in range(5000)])
+    command.enqueue_many([{"handler": "mail", "payload": NEVER} for _ in range(5000)])
     others = [command.enqueue("other") for _ in range(20)]
     command.run()
     for id in others:
         command.until(id, "succeeded")
+
+    def all_others_blocked() -> None:
+        (row,) = command.status()["queues"]
+        assert (row["queue_size"], row["blocked"]) == (0, 4999)
+
+    wait_for(all_others_blocked)
     assert len(command.jobs("--state", "in_flight")) == 1
-    (row,) = command.status()["queues"]
-    assert (row["queue_size"], row["blocked"]) == (0, 4999)
     (id,) = [job["id"] for job in command.jobs("--state", "blocked")[:1]]
 
     def shown() -> None:  # by the row of the supervisor, which it writes once a second
@@ -138,7 +168,7 @@ def test_a_reload_raises_lowers_and_removes_a_limit(command: Command) -> None:
     base = "workers: {count: 4}\nshutdown: {grace: 100ms}\n"
     command.write(base + "handlers: {mail: {limit: {running: 1}}}", PLUGIN)
     run = command.run()
-    command.enqueue_many([{"handler": "other"}, *({"handler": "mail", "payload": 3600} for _ in range(10))])
+    command.enqueue_many([{"handler": "other"}, *({"handler": "mail", "payload": NEVER} for _ in range(10))])
 
     def in_flight(n: int) -> None:
         assert len(command.jobs("--state", "in_flight")) == n
@@ -158,7 +188,7 @@ def test_a_reload_raises_lowers_and_removes_a_limit(command: Command) -> None:
 
 def test_what_a_supervisor_that_is_gone_has_held_back_is_run_by_one_without_the_limit(command: Command) -> None:
     command.write("workers: {count: 2}\nhandlers: {mail: {limit: {running: 1}}}", PLUGIN)
-    command.enqueue_many([{"handler": "mail", "payload": 3600}, *({"handler": "mail"} for _ in range(5))])
+    command.enqueue_many([{"handler": "mail", "payload": NEVER}, *({"handler": "mail"} for _ in range(5))])
     command.enqueue("other")
     run = command.run()
 
@@ -169,7 +199,7 @@ def test_what_a_supervisor_that_is_gone_has_held_back_is_run_by_one_without_the_
     run.kill()
     command.write("workers: {count: 2}")
     command.run()
-    wait_for(lambda: succeeded(command) == 5)
+    all_succeeded(command, 5)
 
 
 def test_a_rate_holds_over_two_supervisors(command: Command) -> None:
@@ -179,7 +209,7 @@ def test_a_rate_holds_over_two_supervisors(command: Command) -> None:
     began = time.time()
     for run in (command.run(), command.run()):
         run.logged("worker 1 (pid")
-    wait_for(lambda: succeeded(command, "other") == 20)
+    all_succeeded(command, 20, "other")
     times = sorted(seconds(job, "started_at") for job in command.jobs("--state", "succeeded"))
     # A job may start long after its claim, but none before it: of the first five there is no limit, the next ones wait for a second.
     assert all(at - began >= place // 5 for place, at in enumerate(times)), times

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections import defaultdict
 
 from tests.system.command import Command, wait_for
+from tests.system.killed_in_turn import kill_in_turn
 
 CONFIG = """
-workers: {count: 3, heartbeat: 200ms}
-lease: {ttl: 1s}
+workers: {count: 3}
 retry: {max_retries: 3, backoff: {base: 20ms, jitter: none}}
 """
 # A lock file that nobody else may hold: a process that is killed lets go of it.
@@ -17,6 +16,7 @@ PLUGIN = {
     "book.py": """
         import fcntl, time
         from supervisor import handler
+        from tests.system.gates import wait_for_gate
 
         @handler
         def book(job):
@@ -25,12 +25,13 @@ PLUGIN = {
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 with open(f"{key}.log", "a") as log:
                     log.write(f"{number}\\n")
+                wait_for_gate(number // 15)
                 time.sleep(0.01)
                 if number % 7 == 3 and job.attempt == 1:
                     raise ValueError("again")
     """
 }
-KEYS, JOBS = 5, 60
+KEYS, JOBS, BATCHES = 5, 60, 4
 
 
 def test_no_two_jobs_of_a_key_run_at_once_and_each_is_in_its_turn(command: Command) -> None:
@@ -40,20 +41,14 @@ def test_no_two_jobs_of_a_key_run_at_once_and_each_is_in_its_turn(command: Comma
         for n in range(KEYS * JOBS)
     ]
     command.enqueue_many(jobs)
-    choice = random.Random(7)
-    runs = [command.run(), command.run()]
+    kill_in_turn(command, BATCHES, seed=7)
 
-    def ended() -> int:
-        return len(command.jobs("--state", "succeeded", "--limit", "1000"))
+    def all_ended() -> None:
+        assert len(command.jobs("--state", "succeeded")) == len(jobs)
 
-    for share in (0.2, 0.4, 0.6):
-        wait_for(lambda share=share: ended() >= share * len(jobs))
-        victim = choice.randrange(2)
-        runs[victim].kill()
-        runs[victim] = command.run()
-    wait_for(lambda: ended() == len(jobs))
+    wait_for(all_ended, 30.0)
     assert_in_order(command)
-    errors = [error for job in command.jobs("--limit", "1000") for error in job["errors"]]
+    errors = [error for job in command.jobs() for error in job["errors"]]
     assert {(error["type"], error["message"]) for error in errors} == {("ValueError", "again")}
 
 

@@ -59,7 +59,7 @@ PLUGIN = {
             raise Snooze("1h", max_snoozes=1)
     """
 }
-CONFIG = "workers: {count: 1}\nlease: {ttl: 2s}\n"
+CONFIG = "workers: {count: 1}\n"
 
 
 @pytest.fixture

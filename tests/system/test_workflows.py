@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from tests.system.command import Command, wait_for
+from tests.system.gates import open_gate
+from tests.system.killed_in_turn import kill_in_turn
 
 CONFIG = """
-workers: {count: 3, heartbeat: 200ms}
-lease: {ttl: 1s}
+workers: {count: 3}
 retry: {max_retries: 3, backoff: {base: 20ms, jitter: none}}
 """
 PLUGIN = {
@@ -18,9 +17,11 @@ PLUGIN = {
         import time
         from pathlib import Path
         from supervisor import Reject, handler
+        from tests.system.gates import wait_for_gate
 
         @handler
         def fetch(job):
+            wait_for_gate(job.payload // 23)
             time.sleep(0.02)
             if job.payload < 0 and not Path("repaired").exists():
                 raise Reject("a bad part")
@@ -37,7 +38,7 @@ PLUGIN = {
             return {"merged": list(job.parents.values()), "failed": len(job.failed_parents)}
     """
 }
-WORKFLOWS, PARTS = 30, 3
+WORKFLOWS, PARTS, BATCHES = 30, 3, 4
 
 
 def workflow(n: int) -> list[dict[str, object]]:
@@ -49,23 +50,22 @@ def workflow(n: int) -> list[dict[str, object]]:
     ]
 
 
+def open_gates(command: Command) -> None:
+    for number in (-1, 0):
+        open_gate(command.folder, number)
+
+
 def test_workflows_end_with_the_right_results_although_supervisors_are_killed(command: Command) -> None:
     command.write(CONFIG, PLUGIN)
     jobs = [job for n in range(WORKFLOWS) for job in workflow(n)]
     command.enqueue_many(jobs)
-    choice = random.Random(11)
-    runs = [command.run(), command.run()]
+    kill_in_turn(command, BATCHES, seed=11)
 
-    def ended() -> int:
-        return len(command.jobs("--state", "succeeded", "--limit", "1000"))
+    def all_ended() -> None:
+        assert len(command.jobs("--state", "succeeded")) == len(jobs)
 
-    for share in (0.15, 0.4, 0.7):
-        wait_for(lambda share=share: ended() >= share * len(jobs))
-        victim = choice.randrange(2)
-        runs[victim].kill()
-        runs[victim] = command.run()
-    wait_for(lambda: ended() == len(jobs))
-    found = [job["result"] for job in command.jobs("--limit", "1000") if job["handler"] == "report"]
+    wait_for(all_ended, 30.0)
+    found = [job["result"] for job in command.jobs() if job["handler"] == "report"]
     expected = [sum(2 * (n * PARTS + part) for part in range(PARTS)) for n in range(WORKFLOWS)]
     assert sorted(result["merged"][0] for result in found) == expected
     assert {result["failed"] for result in found} == {0}
@@ -73,6 +73,7 @@ def test_workflows_end_with_the_right_results_although_supervisors_are_killed(co
 
 def test_jobs_go_on_once_a_failed_parent_has_been_run_again(command: Command) -> None:
     command.write(CONFIG, PLUGIN)
+    open_gates(command)
     command.enqueue_many([
         {"handler": "fetch", "payload": -4, "name": "bad"},
         {"handler": "fetch", "payload": 2, "name": "good"},
@@ -100,6 +101,7 @@ def test_jobs_go_on_once_a_failed_parent_has_been_run_again(command: Command) ->
 @pytest.mark.parametrize("ends", ["drained", "left"])
 def test_a_drain_waits_for_children_that_can_go_on(command: Command, ends: str) -> None:
     command.write(CONFIG + "shutdown: {grace: 300ms}\n", PLUGIN)
+    open_gates(command)
     payload = 2 if ends == "drained" else -1
     command.enqueue_many([
         {"handler": "fetch", "payload": payload, "name": "part"},
