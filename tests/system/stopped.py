@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -53,11 +53,15 @@ def _writing(command: Command) -> Iterator[None]:
 
 
 def _stop(process: psutil.Process) -> None:
-    process.suspend()
+    with suppress(psutil.NoSuchProcess):
+        process.suspend()
     wait_for(lambda: _is_stopped(process.pid))
 
 
 def _is_stopped(pid: int) -> bool:
-    """Return whether all threads of the process have stopped, which they do one by one."""
-    stats = [(thread / "stat").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
-    return {stat.rpartition(")")[2].split()[0] for stat in stats} == {"T"}
+    """Return whether all threads of the process have stopped, which they do one by one, or have ended."""
+    try:
+        stats = [(thread / "stat").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:  # a thread has ended meanwhile, or the process
+        return not psutil.pid_exists(pid)
+    return {stat.rpartition(")")[2].split()[0] for stat in stats} <= {"T", "Z"}
