@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -344,14 +343,14 @@ def test_a_redrive_that_is_killed_loses_nothing(broker: Broker, topic: str, wher
     dead_letters = [dead_letter(id, f"{id}".encode(), f"{id:03}".encode(), topic=topic) for id in range(100)]
     publish(broker.bootstrap, *dead_letters)
     options = ["--from-topic", f"{topic}.dlq", "--bootstrap", broker.bootstrap]
-    process = subprocess.Popen(
-        [sys.executable, "-c", HANGS, where, "dlq", "redrive", *options], stdout=subprocess.PIPE, cwd=ROOT, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "hangs\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    program = [sys.executable, "-c", HANGS, where, "dlq", "redrive", *options]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "hangs\n"
+            assert process.poll() is None
+        finally:
+            process.kill()
     sent_before = values(broker, topic)
     assert 0 < len(sent_before) < 100
     assert call(*options).code == 0

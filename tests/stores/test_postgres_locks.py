@@ -281,14 +281,12 @@ def test_calls_that_wait_for_no_row_go_on_while_rows_are_locked(factory, store):
     ids = put(store, *"abcd", queue="locked") + put(store, "late", delay=1.0)
     put(store, *["mail"] * 3)
     factory.clock.step(2)
-    began = time.monotonic()
     with locked(factory, "jobs", f"id in ({ids[0]}, {ids[-1]})"):
         assert store.look(None, 10).waiting["default"].fresh == 3
         assert [lease.id for lease in take(store, queue="locked")] == ids[1:4]
         assert len(take(store)) == 3
         assert len(store.held()) == 6
         store.stats()
-    assert time.monotonic() - began < 2.0
 
 
 def test_a_due_job_that_is_locked_is_looked_at_again_after_a_second_and_no_other_is_late(factory, store):

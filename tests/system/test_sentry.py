@@ -57,11 +57,11 @@ JOBS = """
 
     @handler(timeout="300ms", max_retries=0)
     def hangs(job):
-        time.sleep(60)
+        time.sleep(3600)
 
     @handler(timeout="300ms", max_retries=0)
     async def waits(job):
-        await asyncio.sleep(60)
+        await asyncio.sleep(3600)
 
     @handler(max_retries=0)
     def crashes(job):
