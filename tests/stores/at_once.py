@@ -15,10 +15,10 @@ WAITING = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' 
 
 
 class Meanwhile(threading.Thread):
-    """A call in a thread, which has started."""
+    """A call in a thread, which has started. A thread that never ends does not keep the tests from ending."""
 
     def __init__(self, call: Callable[..., object], *arguments: object) -> None:
-        super().__init__(target=call, args=arguments)
+        super().__init__(target=call, args=arguments, daemon=True)
         self._error: BaseException | None = None
         self.start()
 
@@ -29,8 +29,10 @@ class Meanwhile(threading.Thread):
             self._error = error
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for the end of the call, and raise what it has raised."""
+        """Wait for the end of the call, and raise what it has raised. Fail if it has not ended within the timeout."""
         super().join(timeout)
+        if self.is_alive():
+            pytest.fail(f"the call has not ended within {timeout}s")
         if self._error is not None:
             raise self._error
 

@@ -12,6 +12,7 @@ import pytest
 
 from supervisor import Client
 from supervisor.errors import StoreError
+from tests.stores.at_once import Meanwhile
 
 
 @pytest.fixture
@@ -88,8 +89,7 @@ def test_a_child_forked_while_another_thread_writes_can_write_too(client):
         while not stop.is_set():
             client.enqueue_many([("a", n) for n in range(300)])
 
-    writer = threading.Thread(target=write)
-    writer.start()
+    writer = Meanwhile(write)
     try:
         for _ in range(10):
             assert in_child(lambda: client.enqueue("b")) == 0

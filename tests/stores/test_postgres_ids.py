@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-import time
-
 import psycopg
 import pytest
 
 from supervisor.stores.transfer import TransferRecord
+from tests.stores.at_once import Meanwhile
 from tests.stores.factories import ON_POSTGRESQL, PostgresFactory, put
+from tests.system.command import wait_for
 
 pytestmark = ON_POSTGRESQL
 WAITING = "select 1 from pg_locks where not granted and relation = '{s}.jobs'::regclass"
@@ -25,17 +24,15 @@ def test_jobs_that_are_enqueued_while_a_transfer_arrives_get_ids_behind_its_own(
     def enqueue():
         ids.extend(put(client, *["late"] * n))
 
-    late = threading.Thread(target=enqueue, daemon=True)
+    late = []
 
     def batches():
-        late.start()
-        while not factory.sql(WAITING).fetchone():
-            assert late.is_alive()
-            time.sleep(0.002)
+        late.append(Meanwhile(enqueue))
+        wait_for(lambda: factory.sql(WAITING).fetchone() is not None)
         yield source.open().export(imported)
 
     target.import_jobs(TransferRecord("1", "here", "place", False), batches(), max(imported), frozenset())
-    late.join()
+    late[0].join()
     source.close()
     assert len(ids) == n and min(ids) > 0 and not {*ids} & {*imported}
     factory.check()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from supervisor.events import Bus
 from supervisor.jobs import JobState, Kind, Outcome
 from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.records import Look, Presence, Waiting
+from tests.stores.at_once import Meanwhile
 from tests.stores.factories import (
     TTL,
     PostgresFactory,
@@ -32,6 +32,7 @@ from tests.stores.factories import (
     success,
     take,
 )
+from tests.system.command import wait_for
 
 
 @pytest.fixture
@@ -341,8 +342,7 @@ def test_locks_that_end_one_by_one_are_skipped_once_they_took_too_long_together(
         for id, person in zip(ids, holds, strict=True):
             person.execute("begin")
             person.execute(f'select from "{factory.schema}".jobs where id = {id} for update')
-        waits = threading.Thread(target=until_they_are_waited_for, args=(factory, holds[:-1]))
-        waits.start()
+        waits = Meanwhile(until_they_are_waited_for, factory, holds[:-1])
         with pytest.raises(StoreUnavailable, match="statement timeout"):
             store.settle(outcomes)
         waits.join()
@@ -378,13 +378,13 @@ def test_a_deadlock_with_another_session_is_no_outage(factory, store):
     with factory.server.connect() as other, other.transaction():
         other.execute("set local deadlock_timeout = '1min'")
         other.execute(lock, [ids[1]])
-        waits = threading.Thread(target=lambda: other.execute(lock, [ids[0]]))
+        waits: list[Meanwhile] = []
 
         def settle_first(store):
             done = settle_free(first, ended)(store)
-            if not waits.ident:
+            if not waits:
                 store.connection.flush()
-                waits.start()
+                waits.append(Meanwhile(other.execute, lock, [ids[0]]))
                 until_it_waits(factory, other)
             return done
 
@@ -398,7 +398,7 @@ def test_a_deadlock_with_another_session_is_no_outage(factory, store):
             return done
 
         assert asyncio.run(settle_both())[1] is False
-        waits.join()
+        waits[0].join()
     assert events == []
     assert len(ended) == 1 and "deadlock" in ended[0]
     assert store.settle([first, second]) == []
@@ -417,8 +417,5 @@ def until_they_are_waited_for(factory, persons) -> None:
 
 
 def until_it_waits(factory, other) -> None:
-    deadline = time.monotonic() + 10.0
     waiting = "select 1 from pg_locks where pid = %s and not granted"
-    while not factory.sql(waiting, other.info.backend_pid).fetchone():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
+    wait_for(lambda: factory.sql(waiting, other.info.backend_pid).fetchone() is not None, every=0.002)

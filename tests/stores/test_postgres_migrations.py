@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import psycopg
@@ -18,7 +18,9 @@ from supervisor.stores.postgres.schema import VERSION
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import ClaimRequest, Waiting
 from supervisor.stores.transfer import TransferRecord
+from tests.stores.at_once import Meanwhile, all_at_once
 from tests.stores.factories import PostgresFactory, again, put, success
+from tests.system.command import wait_for
 
 DUMP = Path(__file__).parent / "version_1" / "postgres.sql"
 DUMPED = 1_795_962_712.0
@@ -315,20 +317,7 @@ def test_a_migration_that_fails_half_way_leaves_version_1_whole_and_is_repeated(
 
 
 def test_programs_that_open_it_at_once_migrate_it_once(factory):
-    failures = []
-
-    def open_it():
-        try:
-            migrate(factory)
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=open_it) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    all_at_once(*[partial(migrate, factory)] * 8)
     assert factory.sql("select version from {s}.version").fetchall() == [(VERSION,)]
 
 
@@ -368,20 +357,10 @@ def test_a_supervisor_of_this_machine_that_is_gone_does_not_use_it(factory):
 
 
 def test_a_supervisor_of_version_1_that_joins_at_this_moment_is_seen(factory):
-    failures = []
     join = "insert into supervisor.supervisors(owner, host, pid, state, seen_at, unseen_after) values (%s, 'host', 1, '', 0, %s)"
-
-    def open_it():
-        try:
-            migrate(factory)
-        except StoreUnavailable as error:
-            failures.append(str(error))
-
-    opening = threading.Thread(target=open_it)
     with factory.server.connect() as other, other.transaction():
         other.execute(join, ["late", 2**60])
-        opening.start()
-        while factory.sql("select from pg_locks where not granted").fetchone() is None:
-            time.sleep(0.002)
-    opening.join()
-    assert len(failures) == 1 and "older version (late on host)" in failures[0]
+        opening = Meanwhile(migrate, factory)
+        wait_for(lambda: factory.sql("select from pg_locks where not granted").fetchone() is not None)
+    with pytest.raises(StoreUnavailable, match=r"older version \(late on host\)"):
+        opening.join()

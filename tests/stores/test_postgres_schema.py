@@ -13,6 +13,7 @@ from supervisor.stores.postgres.schema import VERSION
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.transfer import TransferRecord
 from supervisor.text.units import MAX_SECONDS
+from tests.stores.at_once import all_at_once
 from tests.stores.factories import ON_POSTGRESQL, PAST_ALL_LIMITS, UNREADABLE_OPTIONS, put, states, take
 
 pytestmark = ON_POSTGRESQL
@@ -37,21 +38,13 @@ def test_a_store_that_was_dropped_while_it_was_open_is_named_and_not_made_again(
 
 
 def test_many_programs_that_open_an_empty_database_at_once_all_succeed(factory):
-    together, stores, failed = threading.Barrier(6), [], []
+    together, stores = threading.Barrier(6, timeout=30.0), []
 
     def open_one():
         together.wait()
-        try:
-            stores.append(PostgresStore(factory.server.url, schema=factory.schema, create=True))
-        except Exception as error:
-            failed.append(error)
+        stores.append(PostgresStore(factory.server.url, schema=factory.schema, create=True))
 
-    threads = [threading.Thread(target=open_one) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failed == []
+    all_at_once(*[open_one] * 6)
     assert factory.sql("select version from {s}.version").fetchall() == [(VERSION,)]
     assert [put(store) for store in stores] == [[1], [2], [3], [4], [5], [6]]
     for store in stores:

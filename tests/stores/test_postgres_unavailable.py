@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 
 import psycopg
 import pytest
@@ -20,6 +21,7 @@ from supervisor.stores.postgres.enqueue import ENQUEUE_ONE
 from supervisor.stores.postgres.limits import DEFAULT_LIMITS, PostgresLimits
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow, Presence
+from tests.stores.at_once import Meanwhile, all_at_once
 from tests.stores.factories import (
     PostgresFactory,
     again,
@@ -34,6 +36,7 @@ from tests.stores.factories import (
     take_one,
 )
 from tests.stores.postgres_server import Server
+from tests.system.command import wait_for
 
 LIMIT = 1.0
 
@@ -145,21 +148,26 @@ def test_an_outcome_is_settled_after_a_restart_of_the_server(factory, store, how
     assert state_of(store, id) == "succeeded"
 
 
-def test_a_client_waits_for_a_server_that_is_unavailable_from_the_beginning(factory, store):
+def test_a_client_waits_for_a_server_that_is_unavailable_from_the_beginning(factory, store, monkeypatch):
     settings = Settings(store=StoreSettings(url=factory.server.url, options={"schema": factory.schema}))
     factory.kill(store)
     factory.server.stop()
     with pytest.raises(StoreUnavailable), Client(settings, timeout=0.1):
         pass
-    ids = []
+    ids, tried, sleep = [], threading.Event(), time.sleep
 
     def enqueue():
-        with Client(settings, timeout=20.0) as client:
+        with Client(settings, timeout=60.0) as client:
             ids.append(client.enqueue("mail"))
 
-    waiting = threading.Thread(target=enqueue)
-    waiting.start()
-    time.sleep(0.1)  # whether it has tried by now or not, it succeeds
+    def noted(seconds):
+        tried.set()
+        sleep(seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("supervisor.stores.opening.time.sleep", noted)
+        waiting = Meanwhile(enqueue)
+        assert tried.wait(30.0)
     factory.server.start()
     factory.admin.close()
     factory.admin = factory.server.connect()
@@ -294,15 +302,10 @@ def test_locks_of_a_stopped_process_end_although_rows_are_being_sent_to_it(facto
         )
         stopped.pgconn.send_query(much.encode())
         process = stopped.pgconn.backend_pid
-        while factory.sql("select wait_event from pg_stat_activity where pid = %s", process).fetchone() != (
-            "ClientWrite",
-        ):
-            time.sleep(0.01)
+        event = "select wait_event from pg_stat_activity where pid = %s"
+        wait_for(lambda: factory.sql(event, process).fetchone() == ("ClientWrite",))
         assert take(store) == []
-        deadline = time.monotonic() + 10
-        while not take(store):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: take(store) != [])
     finally:
         stopped.close()
 
@@ -319,7 +322,7 @@ def test_of_two_transactions_in_a_deadlock_one_fails_and_changes_nothing(factory
     a, b = put(store, "a", "b")
     other, ended = factory.joined("two"), []
     store.connection.run("set deadlock_timeout = '50ms'")
-    together = threading.Barrier(2)
+    together = threading.Barrier(2, timeout=30.0)
 
     def cancel_both(store, first, second):
         try:
@@ -331,11 +334,7 @@ def test_of_two_transactions_in_a_deadlock_one_fails_and_changes_nothing(factory
         except StoreUnavailable as error:
             ended.append(str(error))
 
-    threads = [threading.Thread(target=cancel_both, args=arguments) for arguments in ((store, a, b), (other, b, a))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    all_at_once(partial(cancel_both, store, a, b), partial(cancel_both, other, b, a))
     assert len(ended) == 1 and "deadlock" in ended[0]
     assert [job["state"] for job in store.list_jobs()] == ["cancelled"] * 2
 

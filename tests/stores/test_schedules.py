@@ -257,7 +257,7 @@ def test_supervisors_that_decide_at_the_same_moment_enqueue_one_job(factory, at_
 
     for _ in range(5):
         at_zero.step(MINUTE)
-        ready = threading.Barrier(len(stores))
+        ready = threading.Barrier(len(stores), timeout=30.0)
         all_at_once(*(partial(race, store, ready) for store in stores))
     assert errors == []
     assert len(made) == len(set(made)) == 5
@@ -269,7 +269,7 @@ def test_supervisors_that_decide_at_the_same_moment_enqueue_one_job(factory, at_
 def test_new_schedules_are_made_by_two_at_once(factory, at_zero):
     stores = [factory.joined(f"owner {n}") for n in range(2)]
     names = [f"schedule {n}" for n in range(50)]
-    ready = threading.Barrier(2)
+    ready = threading.Barrier(2, timeout=30.0)
 
     def make(store, names):
         ready.wait()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import re
 import sqlite3
-import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from supervisor.jobs import Policy
 from supervisor.stores.records import ClaimRequest, Waiting
 from supervisor.stores.sqlite.store import SqliteStore
 from supervisor.stores.transfer import TransferRecord
+from tests.stores.at_once import all_at_once
 from tests.stores.factories import Clock, again, put, success, waiting
 from tests.stores.test_sqlite_crash_points import killed_before
 
@@ -244,20 +244,7 @@ def test_a_process_killed_between_any_two_statements_of_a_migration_leaves_one_v
 
 
 def test_programs_that_open_it_at_once_migrate_it_once(path):
-    failures = []
-
-    def open_it():
-        try:
-            SqliteStore(path).close()
-        except Exception as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=open_it) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    all_at_once(*[lambda: SqliteStore(path).close()] * 8)
 
 
 # --- the files beside it

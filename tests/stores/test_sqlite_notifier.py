@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import select
-import threading
 from contextlib import closing
 
 import pytest
@@ -16,7 +15,9 @@ from supervisor.stores.sqlite import notifier
 from supervisor.stores.sqlite.notifier import Notifier
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.store import SqliteStore
-from supervisor.stores.sqlite.write_lock import FairWriteLock
+from supervisor.stores.sqlite.write_lock import FairWriteLock, FileLock
+from tests.stores.at_once import Meanwhile
+from tests.system.command import wait_for
 
 
 def notified(notifier: Notifier) -> bool:
@@ -110,18 +111,18 @@ def test_a_supervisor_that_wakes_before_the_commit_looks_after_it(tmp_path, monk
         with store.transaction():
             seen.append(store.look(None, 1).waiting["default"].fresh)
 
-    looking = threading.Thread(target=look)
+    looking: list[Meanwhile] = []
 
     def commit_slowly() -> None:
         assert notified(store.notifier)
-        looking.start()
-        looking.join(0.1)
+        looking.append(Meanwhile(look))
+        until_a_writer_waits(tmp_path / "jobs.db")
         assert seen == []
         commit()
 
     monkeypatch.setattr(client.connection, "_commit", commit_slowly)
     client.enqueue([EnqueueRow("noop", "null")])
-    looking.join()
+    looking[0].join()
     assert seen == [1]
     store.leave()
     client.close()
@@ -198,7 +199,20 @@ def test_lock_files_that_cannot_be_made_cost_no_more_than_fairness(tmp_path):
     write_lock.close()
 
 
-@pytest.mark.timeout(10)
+def until_a_writer_waits(path):
+    """Wait until a writer is the next, in the queue of the fair write lock."""
+    queue = FileLock(path.with_name(f"{path.name}-queue.lock"))
+
+    def is_taken():
+        if queue.try_take():
+            queue.release()
+            return False
+        return True
+
+    wait_for(is_taken, every=0.001)
+    queue.close()
+
+
 def test_a_waiting_writer_is_next(tmp_path):
     """A writer that comes back at once finds the queue lock taken while another waits."""
     path = tmp_path / "jobs.db"
@@ -210,17 +224,14 @@ def test_a_waiting_writer_is_next(tmp_path):
         with waiting:
             order.append("waiting")
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    hasty = FairWriteLock(path, 0.0)
-    while hasty._queue_lock.try_take():
-        hasty._queue_lock.release()
+    thread = Meanwhile(wait)
+    until_a_writer_waits(path)
     busy.__exit__(None, None, None)
     with busy:
         order.append("busy")
     thread.join()
     assert order == ["waiting", "busy"]
-    for write_lock in (busy, waiting, hasty):
+    for write_lock in (busy, waiting):
         write_lock.close()
 
 
