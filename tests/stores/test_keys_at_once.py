@@ -70,6 +70,17 @@ def test_an_enqueue_at_the_end_of_the_holder_is_not_left_waiting(factory, store)
 
 
 @ON_POSTGRESQL
+def test_the_end_of_the_holder_waits_for_an_enqueue_that_is_not_committed(factory, store, patient):
+    other, ids = factory.joined("two"), store.enqueue([row("a")])
+    lease = take_one(store)
+    with other.transaction():
+        ids += other.enqueue([row("a")])
+        thread = beside(factory, store.settle, [success(lease)])
+    thread.join()
+    assert states(store, ids) == ["succeeded", "ready"]
+
+
+@ON_POSTGRESQL
 def test_a_waiting_job_that_is_cancelled_as_the_holder_ends_does_not_get_the_key(factory, store, patient):
     other = factory.joined("two")
     ids = store.enqueue([row("a"), row("a"), row("a")])
