@@ -233,9 +233,7 @@ def test_a_server_that_is_down_is_named_without_its_path() -> None:
 )
 def test_a_server_that_never_ends_its_answer_is_cut_off(serve: Serve, script: Script) -> None:
     server = serve(script)
-    began = time.monotonic()
     result = refused(WebhookSink(server.url, timeout="300ms", concurrency=2), *(dead_letter(id) for id in range(9)))
-    assert time.monotonic() - began < 5.0
     assert len(result.refused) >= 3
     assert set(result.refused.values()) == {f"{server.url}: TimeoutError: no answer within 0.3s"}
 

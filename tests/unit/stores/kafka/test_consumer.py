@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -339,9 +338,7 @@ def test_brokers_that_do_not_answer_are_awaited_and_reported_once(start, caplog)
     answers = threading.Event()
     group.client.put(lambda: answers.wait(10))
     assert not group.consumer.stop(0.001)
-    started = time.monotonic()
-    assert not group.consumer.stop(5)
-    assert time.monotonic() - started < 2
+    assert not group.consumer.stop(3600.0), "the time has been up since the first call"
     assert caplog.text.count("records that are done may be run again") == 1
     answers.set()
     group.consumer._thread.join(10)
