@@ -151,8 +151,11 @@ def _group_line(group: dict[str, Any]) -> str:
 
 
 def _limit_line(limit: dict[str, Any]) -> str:
-    reached = "" if limit["reached"] is None else "; no more now"
-    return f"limit of {limit['of']} {limit['name']}: {limit['limit']}{reached}"
+    of, name, most = limit["of"], limit["name"], limit["limit"]
+    if of == "groups":
+        some = "" if limit["reached"] is None else "; no more of some groups now"
+        return f"limit of each group in queue {name}: {most}{some}"
+    return f"limit of {of} {name}: {most}{'' if limit['reached'] is None else '; no more now'}"
 
 
 def _worker_row(worker: dict[str, Any], present: Present) -> list[Any]:

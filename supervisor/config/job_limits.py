@@ -1,4 +1,4 @@
-"""The limits of the jobs of a queue or a handler."""
+"""The limits of the jobs of a queue, a handler or a group."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from supervisor.config.section import Section, setting
 
 
 class JobLimitSettings(Section):
-    """How many jobs of a queue, or of a handler, may run at once, and be claimed within a time, over all supervisors."""
+    """How many jobs of a queue, of a handler, or of each group, may run at once, and be claimed within a time, over all supervisors."""
 
     running: int | None = setting(kind.or_none(kind.whole(1, 1_000_000)), default=None)
     rate: kind.Rate | None = setting(kind.or_none(kind.rate), default=None)

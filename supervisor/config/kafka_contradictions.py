@@ -25,13 +25,17 @@ def kafka_contradictions(settings: Settings) -> Iterator[Contradiction]:
     yield from _times(store)
     yield from _dead_letter_topics(settings, store)
     yield from _queues(settings, store)
-    for of, sections in (("queues", settings.queues), ("handlers", settings.handlers)):
-        for name, section in sections.items():
-            if section.limit is not None:
-                message = (
-                    "expected no limit with a Kafka store, whose supervisors share nothing that could count their jobs"
-                )
-                yield Contradiction((of, name, "limit"), message)
+    limits = [
+        *(("queues", name, "limit", it.limit) for name, it in settings.queues.items()),
+        *(("queues", name, "group_limit", it.group_limit) for name, it in settings.queues.items()),
+        *(("handlers", name, "limit", it.limit) for name, it in settings.handlers.items()),
+    ]
+    for *place, limit in limits:
+        if limit is not None:
+            message = (
+                "expected no limit with a Kafka store, whose supervisors share nothing that could count their jobs"
+            )
+            yield Contradiction((*place,), message)
 
 
 def _times(store: KafkaSettings) -> Iterator[Contradiction]:

@@ -181,6 +181,7 @@ class LeaseSettings(Section):
 class QueueSettings(Section):
     retry: RetrySettings = setting(One(RetrySettings), default=RetrySettings())
     limit: JobLimitSettings | None = setting(One(JobLimitSettings), default=None)
+    group_limit: JobLimitSettings | None = setting(One(JobLimitSettings), default=None)
     group_shares: Mapping[str, float] = setting(kind.shares, default_factory=dict)
 
 

@@ -75,12 +75,15 @@ class CurrentConfig:
 
 
 def job_limits(settings: Settings) -> JobLimits | None:
-    """Return the limits of queues and handlers; None if there are none."""
-    queues = {name: _limit(it.limit) for name, it in settings.queues.items() if it.limit is not None and it.limit.text}
-    handlers = {
-        name: _limit(it.limit) for name, it in settings.handlers.items() if it.limit is not None and it.limit.text
-    }
-    return JobLimits(queues, handlers) if queues or handlers else None
+    """Return the limits of queues, handlers and groups; None if there are none."""
+    queues = _limits({name: it.limit for name, it in settings.queues.items()})
+    handlers = _limits({name: it.limit for name, it in settings.handlers.items()})
+    groups = _limits({name: it.group_limit for name, it in settings.queues.items()})
+    return JobLimits(queues, handlers, groups) if queues or handlers or groups else None
+
+
+def _limits(found: Mapping[str, JobLimitSettings | None]) -> dict[str, Limit]:
+    return {name: _limit(it) for name, it in found.items() if it is not None and it.text}
 
 
 def _limit(settings: JobLimitSettings) -> Limit:

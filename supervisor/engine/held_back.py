@@ -39,6 +39,4 @@ class HeldBackRelease:
                 began = self._now()
 
     def _release(self, store: Store) -> frozenset[str]:
-        limits = self._config.job_limits
-        limited = () if limits is None else limits.handlers.keys()
-        return store.release_held(limited, self._config.settings.workers.queues, RELEASED_AT_ONCE)
+        return store.release_held(self._config.job_limits, self._config.settings.workers.queues, RELEASED_AT_ONCE)

@@ -15,7 +15,7 @@ from supervisor.engine.shares import retries_limit
 from supervisor.engine.store_writer import Purpose, Writer
 from supervisor.engine.suspects import Suspects
 from supervisor.engine.unknown_handlers import UnknownHandlers
-from supervisor.stores.job_limits import name_of_handler, name_of_queue
+from supervisor.stores.job_limits import name_of_groups, name_of_handler, name_of_queue
 from supervisor.stores.problems import Problem
 from supervisor.stores.protocol import Reports
 from supervisor.text.printable import printable
@@ -108,9 +108,12 @@ class SelfReport:
         return refused or self._writer.unavailable or (fails and not self._pool.ready_count())
 
     def limits_hold_back(self) -> bool:
-        """Return whether the limit of a handler allows no claim now. Jobs that are blocked may wait for that."""
+        """Return whether the limit of a handler or a group allows no claim now. Jobs that are blocked may wait for that."""
         limits = self._config.job_limits
-        return limits is not None and any(name_of_handler(it) in self.limits_reached for it in limits.handlers)
+        if limits is None:
+            return False
+        names = [*map(name_of_handler, limits.handlers), *map(name_of_groups, limits.groups)]
+        return any(name in self.limits_reached for name in names)
 
     def _is_slow_to_start(self, slot: WorkerSlot) -> bool:
         waits = slot.ready_at is None and slot.process.pid is not None
@@ -143,6 +146,7 @@ class SelfReport:
         if limits is None:
             return []
         found = [("queue", it, settings.queues[it].limit, name_of_queue(it)) for it in limits.queues]
+        found += [("groups", it, settings.queues[it].group_limit, name_of_groups(it)) for it in limits.groups]
         found += [("handler", it, settings.handlers[it].limit, name_of_handler(it)) for it in limits.handlers]
         return [
             {"of": of, "name": name, "limit": limit.text, "reached": self.limits_reached.get(limit_name)}

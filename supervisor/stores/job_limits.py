@@ -1,4 +1,4 @@
-"""The limits of queues and handlers: how many of their jobs may be in flight at once, and be claimed within a time. No I/O.
+"""The limits of queues, handlers and groups: how many of their jobs may be in flight at once, and be claimed within a time. No I/O.
 
 A rate is exact: within any time of `per` no more than `claims` jobs are claimed. A claim counts for `per` from its time on. The
 times of many claims are rounded up to a hundredth of `per`, so that few numbers have to be kept.
@@ -7,6 +7,7 @@ times of many claims are rounded up to a hundredth of `per`, so that few numbers
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import orjson
@@ -16,6 +17,7 @@ from supervisor.stores.records import ClaimRequest, Waiting
 MAX_TIMES = 100
 """The times of claims that are kept for one limit."""
 
+HANDLER, GROUP = "handler ", "group "
 RUNNING, RATE = "running", "rate"
 """The reasons why a limit allows no claim."""
 
@@ -29,25 +31,31 @@ class Limit(NamedTuple):
 
 
 class JobLimits(NamedTuple):
-    """The limits by queue, and by handler."""
+    """The limits by queue, and by handler; and by queue that of each of its groups."""
 
     queues: Mapping[str, Limit]
     handlers: Mapping[str, Limit]
+    groups: Mapping[str, Limit] = MappingProxyType({})
 
     @property
     def named(self) -> dict[str, Limit]:
+        """The limits of queues and handlers by name. Groups are not known beforehand."""
         of_queues = {name_of_queue(queue): limit for queue, limit in self.queues.items()}
         return of_queues | {name_of_handler(handler): limit for handler, limit in self.handlers.items()}
 
     def counts(self, queue: str, handler: str) -> bool:
         """Return whether a job counts for a limit as long as it is in flight."""
-        limits = (self.queues.get(queue), self.handlers.get(handler))
+        limits = (self.queues.get(queue), self.handlers.get(handler), self.groups.get(queue))
         return any(limit is not None and limit.running is not None for limit in limits)
 
-    def names_of(self, queue: str, handler: str) -> list[str]:
+    def names_of(self, queue: str, handler: str, group: str | None) -> list[str]:
         """Return the names of the limits that a job is under."""
         names = [name_of_queue(queue)] if queue in self.queues else []
-        return [*names, name_of_handler(handler)] if handler in self.handlers else names
+        if handler in self.handlers:
+            names.append(name_of_handler(handler))
+        if group is not None and queue in self.groups:
+            names.append(name_of_group(queue, group))
+        return names
 
 
 def name_of_queue(queue: str) -> str:
@@ -55,7 +63,22 @@ def name_of_queue(queue: str) -> str:
 
 
 def name_of_handler(handler: str) -> str:
-    return f"handler {handler}"
+    return f"{HANDLER}{handler}"
+
+
+def name_of_group(queue: str, group: str) -> str:
+    return GROUP + orjson.dumps([queue, group]).decode()
+
+
+def group_of(name: str) -> tuple[str, str]:
+    """Return the queue and the group that a limit of this name has."""
+    queue, group = orjson.loads(name.removeprefix(GROUP))
+    return queue, group
+
+
+def name_of_groups(queue: str) -> str:
+    """Return the name under which it is reported that groups of the queue have reached their limit."""
+    return f"groups of {queue}"
 
 
 Times = list[tuple[int, int]]
@@ -103,6 +126,12 @@ def next_claim(use: Use, limit: Limit, now: int) -> int:
     return 0
 
 
+def why_full(use: Use, limit: Limit, now: int) -> tuple[str, int]:
+    """Return which part of a limit allows no more, and the microseconds until it does; 0 if that is not known."""
+    _, reason = left(use, limit, now)
+    return reason, next_claim(use, limit, now) if reason == RATE else 0
+
+
 def claimed(use: Use, limit: Limit, now: int, n: int) -> Times:
     """Return the claims that count after another `n`."""
     times = counting(use.times, limit, now)
@@ -114,7 +143,13 @@ def claimed(use: Use, limit: Limit, now: int, n: int) -> Times:
 
 
 Line = tuple[str, str, int]
-"""The handler, the queue and the tier of jobs that are held back."""
+"""The jobs that are held back in one line: "handler NAME" or "group NAME", the queue, and the tier."""
+
+
+def limit_of_line(line: Line) -> str:
+    """Return the name of the limit for which the jobs of this line are held back."""
+    name, queue, _ = line
+    return name_of_group(queue, name.removeprefix(GROUP)) if name.startswith(GROUP) else name
 
 
 class Allowance:
@@ -132,17 +167,24 @@ class Allowance:
             self.note(name, uses.get(name, Use()), limit, now)
 
     def note(self, name: str, use: Use, limit: Limit, now: int) -> None:
-        self.free[name], reason = left(use, limit, now)
+        self.free[name], _ = left(use, limit, now)
         self.reached.pop(name, None)
         self._waits.pop(name, None)
         if not self.free[name]:
-            self.reached[name] = reason
-            if reason == RATE:
-                self._waits[name] = next_claim(use, limit, now)
+            self.reached[name], wait = why_full(use, limit, now)
+            if wait:
+                self._waits[name] = wait
 
     @property
     def next_claim(self) -> float | None:
         return min(self._waits.values()) / 1e6 if self._waits else None
+
+    def note_groups(self, queue: str, reason: str, wait: int) -> None:
+        """Note that groups of the queue have reached their limit, and when the first of them may go on if that is known."""
+        name = name_of_groups(queue)
+        self.reached[name] = RUNNING if self.reached.get(name) == RUNNING else reason
+        if wait:
+            self._waits[name] = min(wait, self._waits.get(name, wait))
 
     def lines_of(self, queue: str, tier: int) -> list[Line]:
         return [line for line in self.lines if line[1:] == (queue, tier)]

@@ -1,6 +1,6 @@
-"""Claims under limits, the same in every store. Jobs of a handler that has reached its limit are held back: they are blocked, and
-stand in a line of their own, so that no claim has to pass over them again. When the limit allows it, the first of that line are
-claimed as if they were ready. Jobs of a queue that has reached its limit just stay ready.
+"""Claims under limits, the same in every store. Jobs of a handler or a group that has reached its limit are held back: they are blocked,
+and stand in a line of their own, so that no claim has to pass over them again. When the limit allows it, the first of that line are
+claimed as if they were ready. Jobs of a queue that has reached its limit just stay ready. See `group_limits` for groups.
 
 What a limit allows is read before a claim without a lock, and once more, exactly, before the first job under it is claimed.
 """
@@ -12,13 +12,31 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
-from supervisor.jobs import LEASE_HANDLER, LEASE_QUEUE, Lease, Tier
-from supervisor.stores.job_limits import Allowance, JobLimits, Limit, Line, Times, Use, claimed, left, name_of_handler
+from supervisor.jobs import LEASE_HANDLER, LEASE_ID, LEASE_QUEUE, Lease, Tier
+from supervisor.stores.group_limits import GroupLimits, GroupRows
+from supervisor.stores.job_limits import (
+    GROUP,
+    HANDLER,
+    Allowance,
+    JobLimits,
+    Limit,
+    Line,
+    Times,
+    Use,
+    claimed,
+    group_of,
+    left,
+    limit_of_line,
+    name_of_group,
+    name_of_handler,
+    why_full,
+)
 from supervisor.stores.records import ClaimRequest, Resolve
 
 MAX_LINES = 100
-"""The lines (handler, queue, tier) that one claim looks at."""
-BEFORE_ALL: Line = ("", "", -1)
+"""The lines of handlers that one claim looks at."""
+BEFORE_ALL: Line = (HANDLER, "", -1)
+"""In front of the lines of all handlers."""
 HELD_AT_ONCE = 1000
 """The ready jobs among which a claim looks for others to hold back, so that it takes little longer."""
 
@@ -28,7 +46,9 @@ class Candidate(NamedTuple):
     handler: str
     priority: int
     age: int
-    held: bool = False
+    group: str | None = None
+    line: Line | None = None
+    """In which it is held back."""
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -45,13 +65,13 @@ class LimitedClaim(NamedTuple):
     busy: bool = False
 
 
-class LimitRows(Protocol):
+class LimitRows(GroupRows, Protocol):
     """The rows of a store that limits need. All calls are made in a transaction. Limits have the names of `job_limits.JobLimits.named`."""
 
     def now(self) -> int: ...
 
     def uses(self, limits: Mapping[str, Limit]) -> dict[str, Use]:
-        """Return what these limits have been used for."""
+        """Return what these limits, which may be those of groups, have been used for."""
 
     def lock(self, name: str, limit: Limit) -> bool:
         """Keep others from claiming jobs under this limit until the end of the transaction. Return False if another session does."""
@@ -63,7 +83,7 @@ class LimitRows(Protocol):
         """Count these leases, and keep the times of claims."""
 
     def lines(self, behind: Line, limit: int) -> list[Line]:
-        """Return the first lines behind this one."""
+        """Return the first lines of handlers behind this one."""
 
     def count(self, line: Line, most: int) -> int:
         """Return the number of jobs of the line, or `most`."""
@@ -74,8 +94,9 @@ class LimitRows(Protocol):
     def ready(self, queue: str, tier: int, limit: int) -> list[Candidate]:
         """Return the first ready jobs, and keep others from claiming them."""
 
-    def hold(self, queue: str, tier: int, handlers: Collection[str], among: int) -> int:
-        """Hold back the jobs of these handlers that are among the first so many ready jobs. Return how many."""
+    def hold(self, queue: str, tier: int, handlers: Collection[str], groups: Collection[str], among: int) -> int:
+        """Hold back the jobs of these handlers and groups that are among the first so many ready jobs. Open the lines of groups. Return how
+        many."""
 
     def resume(self, line: Line, ids: Sequence[int]) -> None:
         """Make jobs of this line ready."""
@@ -111,16 +132,27 @@ class LimitedClaims:
         lines = self._lines() if limits.handlers else []
         paused = self._rows.paused() if lines else frozenset()
         for line in lines:
-            handler, queue, _ = line
-            free = found.free.get(name_of_handler(handler), 0)
+            name, queue, _ = line
+            free = found.free.get(name, 0)
             if free and queue not in paused and (served is None or queue in served):
                 found.lines[line] = self._rows.count(line, free)
+        if limits.groups:
+            self._look_at_groups(found, served)
         return found
+
+    def _look_at_groups(self, found: Allowance, served: frozenset[str] | None) -> None:
+        paused = self._rows.paused()
+        queues = sorted(it for it in found.limits.groups if it not in paused and (served is None or it in served))
+        groups = GroupLimits(self._rows, found.limits.groups, self._rows.now(), self._begun)
+        found.lines.update(groups.look(queues))
+        for queue in queues:
+            if reached := groups.reached(queue):
+                found.note_groups(queue, *reached)
 
     def _lines(self) -> list[Line]:
         """Return the lines. If there are too many, others come first the next time."""
         found = self._rows.lines(self._behind, MAX_LINES)
-        if len(found) < MAX_LINES and self._behind[0]:
+        if len(found) < MAX_LINES and self._behind != BEFORE_ALL:
             found += [it for it in self._rows.lines(BEFORE_ALL, MAX_LINES - len(found)) if it <= self._behind]
         self._behind = found[-1] if len(found) == MAX_LINES else BEFORE_ALL
         return found
@@ -135,20 +167,38 @@ class LimitedClaims:
             round.note(leases)
         return LimitedClaim(leases, round.held, round.more, bool(round.busy))
 
-    def release_held(self, limited: Collection[str], served: frozenset[str] | None, limit: int) -> frozenset[str]:
-        """Make up to `limit` jobs ready that were held back and whose handlers are not `limited`. Return their queues."""
+    def release_held(self, limits: JobLimits | None, served: frozenset[str] | None, limit: int) -> frozenset[str]:
+        """Make up to `limit` jobs ready that were held back in served queues for what is not among these `limits`. Return their queues."""
+        limited: Collection[str] = () if limits is None else {name_of_handler(handler) for handler in limits.handlers}
+        grouped: Collection[str] = () if limits is None else limits.groups.keys()
         queues, behind = set[str](), BEFORE_ALL
         with self._transaction():
             while limit > 0 and (lines := self._rows.lines(behind, MAX_LINES)):
                 behind = lines[-1]
                 for line in lines:
-                    handler, queue, _ = line
-                    if handler not in limited and (served is None or queue in served):
-                        ids = [it.id for it in self._rows.first(line, limit)]
-                        self._rows.resume(line, ids)
-                        queues |= {queue} if ids else set()
-                        limit -= len(ids)
+                    name, queue, _ = line
+                    if (
+                        name not in limited
+                        and (served is None or queue in served)
+                        and (n := self._release(line, limit))
+                    ):
+                        queues.add(queue)
+                        limit -= n
+            for queue in self._rows.queues_of_groups():
+                if queue not in grouped and (served is None or queue in served):
+                    lines = self._rows.lines_of_groups(queue, MAX_LINES)
+                    locked = self._rows.lock_all([limit_of_line(line) for line in lines])
+                    for line in (it for it in lines if limit_of_line(it) in locked):
+                        if limit > 0 and (n := self._release(line, limit)):
+                            queues.add(queue)
+                            limit -= n
+                        self._rows.close(line, None)
         return frozenset(queues)
+
+    def _release(self, line: Line, limit: int) -> int:
+        ids = [it.id for it in self._rows.first(line, limit)]
+        self._rows.resume(line, ids)
+        return len(ids)
 
 
 class _Round:
@@ -164,34 +214,49 @@ class _Round:
         """The limits that another session has locked."""
         self._left: dict[str, int] = {}
         self._uses: dict[str, Use] = {}
+        self._groups = GroupLimits(rows, self._limits.groups, self._now, begun)
+        self._group_of: dict[int, str | None] = {}
 
     def claim(self, take: ClaimRequest, ttl: float, resolve: Resolve) -> list[Lease]:
         fresh = self._candidates(take.queue, Tier.FRESH, take.limit)
         urgent = len([it for it in fresh if it.priority >= take.urgent])
         most = take.retries_wanted(len(fresh))
         retries = self._candidates(take.queue, Tier.RETRY, most) if most else []
-        tiers = {it.id: Tier.FRESH for it in fresh} | {it.id: Tier.RETRY for it in retries}
-        picked = [it for it in take.pick(fresh, urgent, retries) if self._take(take.queue, it.handler)]
-        for handler, tier in {(it.handler, tiers[it.id]) for it in picked if it.held}:
-            ids = [it.id for it in picked if it.held and it.handler == handler and tiers[it.id] == tier]
-            self._rows.resume((handler, take.queue, tier), ids)
+        picked = [it for it in take.pick(fresh, urgent, retries) if self._take(take.queue, it)]
+        for line in {it.line for it in picked if it.line is not None}:
+            self._rows.resume(line, [it.id for it in picked if it.line == line])
         return self._rows.claim(take.queue, [it.id for it in picked], ttl, resolve) if picked else []
 
     def note(self, leases: Sequence[Lease]) -> None:
         """Count the jobs that were claimed under limits."""
         by_name: dict[str, list[Lease]] = {}
         for lease in leases:
-            for name in self._limits.names_of(lease[LEASE_QUEUE], lease[LEASE_HANDLER]):
+            group = self._group_of.get(lease[LEASE_ID])
+            for name in self._limits.names_of(lease[LEASE_QUEUE], lease[LEASE_HANDLER], group):
                 by_name.setdefault(name, []).append(lease)
         now = self._rows.now() if by_name else self._now  # not before the claim
         for name, its in by_name.items():
-            limit, use = self._named[name], self._uses[name]
+            limit, use = self._limit(name), self._uses[name]
             times = None if limit.claims is None else claimed(use, limit, now, len(its))
             self._rows.note(name, limit, its, times)
-            self._allowance.note(name, Use(use.live + len(its), use.times if times is None else times), limit, now)
+            after = Use(use.live + len(its), use.times if times is None else times)
+            if not name.startswith(GROUP):
+                self._allowance.note(name, after, limit, now)
+            elif not left(after, limit, now)[0]:
+                self._allowance.note_groups(group_of(name)[0], *why_full(after, limit, now))
+
+    def _limit(self, name: str) -> Limit:
+        return self._limits.groups[group_of(name)[0]] if name.startswith(GROUP) else self._named[name]
 
     def _allowed(self, name: str) -> int:
         """Return how many more jobs this limit allows. Only what it allows after it is locked is exact."""
+        if name not in self._left and name.startswith(GROUP):
+            self._groups.read([name])
+            if name in self._groups.busy:
+                self.busy.add(name)
+            else:
+                self._uses[name] = self._groups.uses[name]
+            self._left[name] = self._groups.left.get(name, 0) if self._room else 0
         if name not in self._left:
             limit = self._named[name]
             self._left[name] = 0
@@ -210,11 +275,13 @@ class _Round:
 
     def _lacks_room(self, name: str) -> bool:
         """Return whether a limit that allows no more jobs in this round would allow some if more could be started."""
+        if name.startswith(GROUP):
+            return not self._room and self._groups.left.get(name, 0) > 0
         return name not in self._uses and self._allowance.free[name] > 0
 
-    def _take(self, queue: str, handler: str) -> bool:
+    def _take(self, queue: str, job: Candidate) -> bool:
         """Count a job down from its limits, unless one of them allows no more."""
-        names = self._limits.names_of(queue, handler)
+        names = self._limits.names_of(queue, job.handler, job.group)
         if not all(self._allowed(name) for name in names) or (names and not self._room):
             return False
         for name in names:
@@ -224,27 +291,66 @@ class _Round:
 
     def _candidates(self, queue: str, tier: int, limit: int) -> list[Candidate]:
         """Return the first claimable jobs of a tier, ready ones and those that were held back. Hold back the ready jobs that are in
-        front of them and whose handlers have reached their limits."""
+        front of them and whose handlers or groups have reached their limits."""
         ready: list[Candidate] = []
         while True:
             found = self._rows.ready(queue, tier, limit)
-            limited = {it.handler for it in found if it.handler in self._limits.handlers}
-            closed = {handler for handler in limited if not self._allowed(name_of_handler(handler))}
-            ready = [it for it in found if it.handler not in closed]
-            to_hold = {handler for handler in closed if name_of_handler(handler) not in self.busy}
+            closed = self._closed_for(queue, found)
+            ready = [it for it in found if closed.isdisjoint(self._holding(queue, it))]
+            to_hold = closed - self.busy
             if len(ready) == len(found) or not to_hold:
                 break
-            held = 0 if self._to_hold <= 0 else self._rows.hold(queue, tier, to_hold, max(limit, HELD_AT_ONCE))
+            held = 0
+            if self._to_hold > 0:
+                handlers = [name.removeprefix(HANDLER) for name in to_hold if name.startswith(HANDLER)]
+                groups = [group_of(name)[1] for name in to_hold if name.startswith(GROUP)]
+                held = self._rows.hold(queue, tier, handlers, groups, max(limit, HELD_AT_ONCE))
+                self._close_full([(GROUP + group, queue, tier) for group in groups])
             self.held[queue, tier] += held
             self._to_hold -= held
             # Jobs that were held back only for lack of room wait for a worker: the next claim sees them in their lines.
-            if not held or any(self._lacks_room(name_of_handler(handler)) for handler in to_hold):
+            if not held or any(self._lacks_room(name) for name in to_hold):
                 self.more = True
             if not held:
                 break
-        for line in self._allowance.lines_of(queue, tier):
-            if most := self._allowed(name_of_handler(line[0])):
-                found = self._rows.first(line, min(limit, most))
-                self.more |= not found
-                ready += found
+        lines = self._allowance.lines_of(queue, tier)
+        self._groups.read(limit_of_line(line) for line in lines if line[0].startswith(GROUP))
+        for line in lines:
+            ready += self._first_of(line, limit)
+        self._group_of.update((it.id, it.group) for it in ready)
         return sorted(ready, key=lambda it: it.place)[:limit]
+
+    def _close_full(self, lines: Sequence[Line]) -> None:
+        for line in lines:
+            if self._groups.close_full(line):
+                name = limit_of_line(line)
+                self._allowance.note_groups(line[1], *why_full(self._uses[name], self._limit(name), self._now))
+
+    def _first_of(self, line: Line, limit: int) -> list[Candidate]:
+        """Return the first jobs of a line that may be claimed. Those that have to wait for another limit leave it, and are held back in the
+        line of that one by the next claim."""
+        if not (most := self._allowed(limit_of_line(line))):
+            return []
+        queue = line[1]
+        found = self._rows.first(line, min(limit, most))
+        closed = self._closed_for(queue, found)
+        leaving = [it.id for it in found if not (closed - self.busy).isdisjoint(self._holding(queue, it))]
+        if leaving and self._room:
+            self._rows.resume(line, leaving)
+        self.more |= not found or bool(leaving and self._room)
+        return [it for it in found if closed.isdisjoint(self._holding(queue, it))]
+
+    def _closed_for(self, queue: str, jobs: Sequence[Candidate]) -> set[str]:
+        """Return the limits of the handlers and groups of these jobs that allow no more."""
+        names = {name for it in jobs for name in self._holding(queue, it)}
+        self._groups.read(name for name in names if name.startswith(GROUP))
+        return {name for name in names if not self._allowed(name)}
+
+    def _holding(self, queue: str, job: Candidate) -> list[str]:
+        """Return the names of the limits for which the job can be held back."""
+        names = [name_of_handler(job.handler)] if job.handler in self._limits.handlers else []
+        return (
+            [*names, name_of_group(queue, job.group)]
+            if job.group is not None and queue in self._limits.groups
+            else names
+        )

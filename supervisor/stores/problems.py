@@ -127,15 +127,20 @@ def lacks_handler(handler: str, claimer: Row) -> Problem:
 
 
 def limit_of(job: Row, supervisors: Sequence[Row], reached: bool = False) -> str | None:
-    """Return for which limit of its queue or handler a job waits, one that is `reached` as these supervisors know, or any of its
-    handler."""
-    names = [("handler", job["handler"]), *([("queue", job["queue"])] if reached else [])]
-    for it in (it for each in supervisors for it in each["limits"]):
-        if (it["of"], it["name"]) in names and (it["reached"] or not reached):
-            key = f"{it['of']}s.{it['name']}.limit"
-            does = "no more may be claimed now" if it["reached"] == "rate" else "no more may run now"
-            return f"{it['of']} {it['name']} has the limit {it['limit']}, and {does}: wait, or raise {key}"
-    return None
+    """Return for which limit a job waits: one of its queue or handler that is `reached` as these supervisors know, or any of its
+    handler or group."""
+    names = [("handler", job["handler"]), ("queue", job["queue"]) if reached else ("groups", job["queue"])]
+    if job["group"] is None:
+        names = [it for it in names if it[0] != "groups"]
+    found = [it for each in supervisors for it in each["limits"] if (it["of"], it["name"]) in names]
+    limit = next((it for it in found if it["reached"]), None if reached or not found else found[0])
+    if limit is None:
+        return None
+    of, name, text = limit["of"], limit["name"], limit["limit"]
+    does = "no more may be claimed now" if limit["reached"] == "rate" else "no more may run now"
+    if of == "groups":
+        return f"group {job['group']} has the limit {text}, as each in queue {name}, and {does}: wait, or raise queues.{name}.group_limit"
+    return f"{of} {name} has the limit {text}, and {does}: wait, or raise {of}s.{name}.limit"
 
 
 def problems(status: Row, configured: Container[str] = ()) -> list[Problem]:

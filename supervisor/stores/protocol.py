@@ -100,12 +100,12 @@ class LimitedClaims(Protocol):
     ) -> LimitedClaim:
         """Claim as `claim` does, as far as the limits of `allowance` allow it, and at most `room` jobs under limits. No more jobs are
         in flight, and no more are claimed within a time, than they allow, whatever other supervisors with the same limits do.
-        Ready jobs of handlers that have reached their limits are blocked: they are held back until they are claimed by such a
-        call, or by `release_held`."""
+        Ready jobs of handlers and groups that have reached their limits are blocked: they are held back until they are claimed by such
+        a call, or made ready by `release_held`."""
 
-    def release_held(self, limited: Collection[str], served: frozenset[str] | None, limit: int) -> frozenset[str]:
-        """Make up to `limit` jobs ready that were held back in served queues and whose handlers are not `limited`. Return their
-        queues: empty if there was none."""
+    def release_held(self, limits: JobLimits | None, served: frozenset[str] | None, limit: int) -> frozenset[str]:
+        """Make up to `limit` jobs ready that were held back in served queues for what is not among these `limits`. Return their queues:
+        empty if there was none."""
 
 
 class Settles(Protocol):

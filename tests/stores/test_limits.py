@@ -286,11 +286,11 @@ def test_jobs_are_released_once_their_handler_has_no_limit(store):
     claim(store, handlers(mail=TWO))
     claim(store, handlers(mail=TWO))
     assert states(store, ids[2:]) == ["blocked"] * 3
-    assert store.release_held(["mail"], None, 10) == frozenset()
-    assert store.release_held([], frozenset(["other"]), 10) == frozenset()
-    assert store.release_held([], None, 2) == {"default"}
-    assert store.release_held([], None, 10) == {"default"}
-    assert store.release_held([], None, 10) == frozenset()
+    assert store.release_held(handlers(mail=TWO), None, 10) == frozenset()
+    assert store.release_held(None, frozenset(["other"]), 10) == frozenset()
+    assert store.release_held(None, None, 2) == {"default"}
+    assert store.release_held(None, None, 10) == {"default"}
+    assert store.release_held(None, None, 10) == frozenset()
     assert [lease.id for lease in take(store)] == ids[2:]
 
 

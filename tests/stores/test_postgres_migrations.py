@@ -48,7 +48,7 @@ NEW_COLUMNS = {("jobs", "lapses"): "expired_count", ("supervisors", "place"): "o
 
 ADDED_TABLES = (
     "reports", "schedules", "extras", "key_holders", "key_waiters", "snoozes", "job_tags", "unique_jobs", "expiries", "turns",
-    "job_groups", "group_shares", "limits", "limited_leases", "held_back", "parents",
+    "job_groups", "group_shares", "limits", "limited_leases", "held_back", "group_lines", "parents",
 )  # fmt: skip
 ADDED_COLUMNS = {
     "jobs": {"linked": None},

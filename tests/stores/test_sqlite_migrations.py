@@ -24,7 +24,7 @@ NEW_NAMES = {"letters": "dead_letters", "shut": "transfer_out", "received": "tra
 NEW_COLUMNS = {"dead_letters": {"owed": "[]"}, "supervisors": {"sinks": "[]", "about": "{}"}}
 ADDED_TABLES = (
     "payloads", "reports", "schedules", "extras", "key_holders", "key_waiters", "snoozes", "job_tags", "unique_jobs", "expiries", "turns",
-    "job_groups", "group_shares", "limits", "limited_leases", "held_back", "parents",
+    "job_groups", "group_shares", "limits", "limited_leases", "held_back", "group_lines", "parents",
 )  # fmt: skip
 DEAD_OWNER = "host-2-bbbbbbbbbbbbbbbb"
 CLOSED = """

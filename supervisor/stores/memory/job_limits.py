@@ -7,7 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 from heapq import heappop, heappush
 
 from supervisor.jobs import JobState, Lease
-from supervisor.stores.job_limits import Limit, Line, Times, Use, name_of_handler, name_of_queue
+from supervisor.stores.job_limits import (
+    GROUP,
+    HANDLER,
+    Limit,
+    Line,
+    Times,
+    Use,
+    name_of_group,
+    name_of_handler,
+    name_of_queue,
+)
 from supervisor.stores.limited_claims import Candidate
 from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.queue import Queue
@@ -28,6 +38,7 @@ class LimitRows:
         live = Counter[str]()
         for job in self._state.in_flight():
             live.update((name_of_queue(job.row.queue), name_of_handler(job.row.handler)))
+            live.update([name_of_group(job.row.queue, job.group)] if job.group is not None else [])
         return {name: Use(live[name], self._state.claim_times.get(name, [])) for name in limits}
 
     def lock(self, name: str, limit: Limit) -> bool:
@@ -42,28 +53,33 @@ class LimitRows:
             self._state.claim_times[name] = times
 
     def lines(self, behind: Line, limit: int) -> list[Line]:
-        return sorted(line for line in self._state.held if line > behind)[:limit]
+        return sorted(line for line in self._state.held if line > behind and line[0].startswith(HANDLER))[:limit]
 
     def count(self, line: Line, most: int) -> int:
         return len(_held_of(self._state, line, most))
 
     def first(self, line: Line, limit: int) -> list[Candidate]:
-        return [_candidate(job, held=True) for job in _held_of(self._state, line, limit)]
+        return [_candidate(job, line) for job in _held_of(self._state, line, limit)]
 
     def ready(self, queue: str, tier: int, limit: int) -> list[Candidate]:
         if queue in self._state.paused:
             return []
         return [_candidate(job) for job in self._state.candidates(queue, tier, limit)]
 
-    def hold(self, queue: str, tier: int, handlers: Collection[str], among: int) -> int:
-        jobs = [job for job in self._state.candidates(queue, tier, among) if job.row.handler in handlers]
-        for job in jobs:
-            self._state.change(job, state=JobState.BLOCKED, held_back=True)
-        return len(jobs)
+    def hold(self, queue: str, tier: int, handlers: Collection[str], groups: Collection[str], among: int) -> int:
+        held = 0
+        for job in self._state.candidates(queue, tier, among):
+            name = HANDLER + job.row.handler if job.row.handler in handlers else None
+            if name is None and job.group is not None and job.group in groups:
+                name = GROUP + job.group
+            if name is not None:
+                self._state.change(job, state=JobState.BLOCKED, held_back=name)
+                held += 1
+        return held
 
     def resume(self, line: Line, ids: Sequence[int]) -> None:
         for id in ids:
-            self._state.change(self._state.jobs[id], state=JobState.READY, held_back=False)
+            self._state.change(self._state.jobs[id], state=JobState.READY, held_back=None)
 
     def claim(self, queue: str, ids: Sequence[int], ttl: float, resolve: Resolve) -> list[Lease]:
         return self._queue.claim_ready([self._state.jobs[id] for id in ids], ttl, resolve)
@@ -71,9 +87,47 @@ class LimitRows:
     def paused(self) -> frozenset[str]:
         return self._queue.paused()
 
+    def lock_all(self, names: Collection[str]) -> set[str]:
+        return set(names)
 
-def _candidate(job: JobRecord, held: bool = False) -> Candidate:
-    return Candidate(job.id, job.row.handler, job.row.priority, job.age, held)
+    def begin_groups(self, queue: str, limit: Limit) -> None:
+        """All jobs in flight are counted anyway."""
+        self._state.closed_lines.clear()
+
+    def ended_groups(self, limit: int) -> list[str]:
+        """Lines that are closed for no time are looked at by each claim."""
+        return []
+
+    def open_ended(self, names: Collection[str]) -> None: ...
+
+    def open_lines(self, queue: str, tier: int, limit: int) -> list[Line]:
+        now, closed = self._state.now(), self._state.closed_lines
+        found = [line for line in self._lines_of(queue) if line[2] == tier and closed.get(line, 0) <= now]
+        for line in found:
+            closed.pop(line, None)
+        return found
+
+    def close(self, line: Line, until: int | None) -> None:
+        if line in self._state.held:
+            self._state.closed_lines[line] = until or 0
+
+    def closed(self, queue: str) -> tuple[bool, int | None]:
+        now, closed = self._state.now(), self._state.closed_lines
+        until = [closed[line] for line in self._lines_of(queue) if line in closed]
+        return 0 in until, min((at for at in until if at > now), default=None)
+
+    def queues_of_groups(self) -> list[str]:
+        return sorted({queue for name, queue, _ in self._state.held if name.startswith(GROUP)})
+
+    def lines_of_groups(self, queue: str, limit: int) -> list[Line]:
+        return self._lines_of(queue)[:limit]
+
+    def _lines_of(self, queue: str) -> list[Line]:
+        return [line for line in self._state.held if line[0].startswith(GROUP) and line[1] == queue]
+
+
+def _candidate(job: JobRecord, line: Line | None = None) -> Candidate:
+    return Candidate(job.id, job.row.handler, job.row.priority, job.age, job.group, line)
 
 
 def _held_of(state: MemoryState, line: Line, limit: int) -> list[JobRecord]:
@@ -93,6 +147,6 @@ def _held_of(state: MemoryState, line: Line, limit: int) -> list[JobRecord]:
 def _is_held(state: MemoryState, line: Line, entry: Entry) -> bool:
     _, age, id = entry
     job = state.jobs.get(id)
-    if job is None or not job.held_back or job.state is not JobState.BLOCKED:
+    if job is None or job.state is not JobState.BLOCKED:
         return False
-    return job.age == age and (job.row.handler, job.row.queue, job.tier) == line
+    return job.age == age and (job.held_back, job.row.queue, job.tier) == line

@@ -41,7 +41,8 @@ class JobRecord:
     snoozes: int = 0
     snoozed_until: int | None = None
     holds_key: bool = False
-    held_back: bool = False
+    held_back: str | None = None
+    """The line of a blocked job that a limit holds back: see `stores.job_limits.Line`."""
     links: Mapping[int, int] = field(default_factory=dict)
     """By parent, for a job that waits or has waited for others: see `stores.workflows`."""
     replaced_at: int | None = None

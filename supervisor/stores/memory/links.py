@@ -27,7 +27,7 @@ class Links:
     def due(self, job: JobRecord) -> None:
         """Block this ready job if another one holds its key, or give it a turn."""
         if job.row.extras is not None and self._keys.acquire(job):
-            self._state.change(job, state=JobState.BLOCKED, held_back=False)
+            self._state.change(job, state=JobState.BLOCKED, held_back=None)
         elif job.row.extras is not None or self._state.turns:
             self.groups.take_turn(job)
 

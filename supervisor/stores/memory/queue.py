@@ -62,7 +62,7 @@ class Queue:
         if job is None or job.state not in _UNCLAIMED:
             return
         if job.held_back and job.state is JobState.BLOCKED:
-            self._state.change(job, state=JobState.READY, held_back=False)
+            self._state.change(job, state=JobState.READY, held_back=None)
         now, before, state, due = self._state.now(), job.state, job.state, job.due_at
         if state is not JobState.BLOCKED:
             due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)

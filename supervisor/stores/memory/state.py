@@ -91,6 +91,8 @@ class MemoryState:
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
         self.held: dict[tuple[str, str, int], list[Entry]] = {}
+        self.closed_lines: dict[tuple[str, str, int], int] = {}
+        """Until when lines of groups are closed, 0 if until a lease has ended: see `stores.group_limits`."""
         """The jobs that a limit of their handler holds back, by handler, queue and tier."""
         self.claim_times: dict[str, list[tuple[int, int]]] = {}
         """By the name of a limit."""
@@ -110,7 +112,11 @@ class MemoryState:
                 return
             self._before, sequence, paused, owners = [], self.last_id, set(self.paused), dict(self.owners)
             schedules = dict(self.schedules)
-            made_ready, claim_times = set(self.made_ready), dict(self.claim_times)
+            made_ready, claim_times, closed_lines = (
+                set(self.made_ready),
+                dict(self.claim_times),
+                dict(self.closed_lines),
+            )
             self.unique.begin()
             try:
                 yield
@@ -122,7 +128,7 @@ class MemoryState:
                 for act in reversed(self.undoing):
                     act()
                 self.last_id, self.paused, self.made_ready = sequence, paused, made_ready
-                self.schedules, self.claim_times = schedules, claim_times
+                self.schedules, self.claim_times, self.closed_lines = schedules, claim_times, closed_lines
                 self.owners = owners | self.owners  # restores those that were removed meanwhile
                 raise
             finally:
@@ -279,7 +285,7 @@ class MemoryState:
             heappush(self._scheduled, (job.due_at, job.id))
         elif state is JobState.BLOCKED:
             if job.held_back:
-                line = self.held.setdefault((job.row.handler, queue, job.tier), [])
+                line = self.held.setdefault((job.held_back, queue, job.tier), [])
                 heappush(line, (-job.row.priority, job.age, job.id))
             elif (key := job.key) is not None and not job.waits_for_parents:
                 heappush(self.lines.setdefault(key, Line()).waiting, job.id)

@@ -11,7 +11,7 @@ from supervisor.stores.postgres.connection import NOW, Connection
 from supervisor.stores.postgres.expiry import EXPIRIES
 from supervisor.stores.postgres.functions import BODY, DROP_OLD_ENQUEUE, FUNCTIONS, MAX_SCHEMA_BYTES
 from supervisor.stores.postgres.groups import GROUP_FUNCTIONS, GROUP_TABLES, GROUP_TRIGGERS
-from supervisor.stores.postgres.job_limits import LIMIT_TABLES
+from supervisor.stores.postgres.job_limits import HELD_BACK_TABLES, LIMIT_TABLES, LIMITS_UNTIL
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.owner_lock import is_gone
@@ -49,6 +49,27 @@ CORRECT_DEAD_LETTERS = f"""
 ACCEPTED = "select distinct accepted from {s}.letters"
 SET_ACCEPTED = "update {s}.letters set accepted = $2 where accepted = $1"
 
+_LINKING_FUNCTIONS = (
+    *GROUP_FUNCTIONS,
+    *KEY_FUNCTIONS,
+    *PARENT_FUNCTIONS,
+    *LINK_FUNCTIONS,
+    *UNIQUE_FUNCTIONS,
+)
+FROM_VERSION_3 = (
+    "alter table {s}.limits add column until bigint",
+    LIMITS_UNTIL,
+    "create table {s}.held_back_by_handler as select * from {s}.held_back",
+    "drop table {s}.held_back",
+    *HELD_BACK_TABLES,
+    """insert into {s}.held_back(job_id, age, priority, tier, name, queue)
+      select job_id, age, priority, tier, 'handler ' || handler, queue from {s}.held_back_by_handler""",
+    "drop table {s}.held_back_by_handler",
+    *(it.replace("create function", "create or replace function", 1) for it in _LINKING_FUNCTIONS),
+    QUEUE_CHANGED[0],
+    *JOBS_DELETED_FUNCTIONS,
+    *FUNCTIONS,
+)
 FROM_VERSION_2 = (
     SCHEDULES,
     "alter table {s}.jobs add column linked boolean, drop constraint claimable",
@@ -63,11 +84,7 @@ FROM_VERSION_2 = (
     *UNIQUE_TABLES,
     EXPIRIES,
     *GROUP_TABLES,
-    *GROUP_FUNCTIONS,
-    *KEY_FUNCTIONS,
-    *PARENT_FUNCTIONS,
-    *LINK_FUNCTIONS,
-    *UNIQUE_FUNCTIONS,
+    *_LINKING_FUNCTIONS,
     *GROUP_TRIGGERS,
     QUEUE_CHANGED[0],
     *JOBS_DELETED_FUNCTIONS,
@@ -198,7 +215,7 @@ def _bring_up(connection: Connection) -> None:
         _refuse_running(connection, RUNNING_OF_VERSION_1 if version == 1 else RUNNING)
         if version == 1:
             _migrate_version_1(connection)
-        _run_all(connection, FROM_VERSION_2)
+        _run_all(connection, FROM_VERSION_3 if version == 3 else FROM_VERSION_2)
     connection.run("delete from {s}.version")
     connection.run("insert into {s}.version values ($1)", VERSION)
 

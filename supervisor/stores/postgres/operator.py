@@ -9,6 +9,7 @@ from supervisor.stores.operator_commands import Target
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.enqueue import reserve_ids
+from supervisor.stores.postgres.job_limits import forget_times
 from supervisor.stores.postgres.links import Links
 from supervisor.stores.postgres.queries import Queries
 from supervisor.stores.postgres.row_locks import RowLocks
@@ -87,6 +88,7 @@ class OperatorChanges:
     def forget_groups(self, limit: int) -> None:
         if not self._locks.skips_locked:
             self._links.groups.forget_idle(limit)
+        forget_times(self._connection, limit)
 
     def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         """Return no ids while locked rows are skipped: rows of these jobs may be locked, and pruning can wait."""

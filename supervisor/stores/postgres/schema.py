@@ -35,7 +35,7 @@ from supervisor.stores.postgres.groups import (
     GROUP_TRIGGERS,
     MOVE_TURN,
 )
-from supervisor.stores.postgres.job_limits import LIMIT_TABLES
+from supervisor.stores.postgres.job_limits import HELD_BACK_MOVED, LIMIT_TABLES
 from supervisor.stores.postgres.keys import KEY_FUNCTIONS, KEY_TABLES
 from supervisor.stores.postgres.links import LINK_FUNCTIONS
 from supervisor.stores.postgres.schedules import SCHEDULES
@@ -43,7 +43,7 @@ from supervisor.stores.postgres.tags import TAGS
 from supervisor.stores.postgres.workflows import PARENT_FUNCTIONS, PARENT_TABLES
 from supervisor.stores.transfer import closed_message
 
-VERSION = 3
+VERSION = 4
 
 # A statement sees one time, and the next statement of its transaction a later one: in a transaction that is held open for an
 # hour, leases and due times must not be of an hour ago. Names are written in full, since PostgreSQL does not inline a function
@@ -157,7 +157,7 @@ QUEUE_CHANGED = (
       begin
         insert into {{s}}.counts(state, queue, tier, n)
           values (old.state, old.queue, old.tier, -1), (new.state, new.queue, new.tier, 1);
-        update {{s}}.held_back set queue = new.queue where job_id = new.id;
+        {HELD_BACK_MOVED};
         {MOVE_TURN}
         {NOTIFY_UNLESS_OFF}
         return null;
@@ -197,6 +197,7 @@ JOBS_DELETED_FUNCTIONS = (
         delete from {{s}}.key_holders;
         delete from {{s}}.key_waiters;
         delete from {{s}}.held_back;
+        delete from {{s}}.group_lines;
         delete from {{s}}.limited_leases;
         delete from {{s}}.parents;
         delete from {{s}}.unique_jobs;

@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from supervisor.errors import StoreError, StoreUnavailable
-from supervisor.stores.codes import SUCCEEDED
+from supervisor.stores.codes import BLOCKED, SUCCEEDED
 from supervisor.stores.limits import MAX_DEAD_LETTER_TOKEN, MAX_TIME, MAX_TRIES
 from supervisor.stores.sqlite.connection import Connection
 from supervisor.stores.sqlite.database_file import beside, code_of, store_error
 from supervisor.stores.sqlite.expiry import EXPIRIES
 from supervisor.stores.sqlite.groups import GROUP_TABLES
-from supervisor.stores.sqlite.job_limits import LIMIT_TABLES
+from supervisor.stores.sqlite.job_limits import HELD_BACK_TABLES, LIMIT_TABLES, LIMITS_UNTIL
 from supervisor.stores.sqlite.keys import KEY_TABLES
 from supervisor.stores.sqlite.owner_lock import OwnerLock
 from supervisor.stores.sqlite.schedules import SCHEDULES
@@ -103,6 +103,22 @@ FROM_VERSION_2 = (
     QUEUE_CHANGED,
 )
 
+FROM_VERSION_3 = (
+    "drop trigger queue_changed",
+    "drop trigger job_deleted",
+    "alter table limits add column until int",
+    LIMITS_UNTIL,
+    "alter table held_back rename to held_back_by_handler",
+    *HELD_BACK_TABLES,
+    f"""insert into held_back(job_id, name, queue, tier, priority, age)
+      select job_id, 'handler ' || held.handler, held.queue, held.tier, held.priority, held.age
+      from held_back_by_handler as held cross join jobs on id = job_id and state = {BLOCKED} and jobs.age = held.age where true
+      on conflict do nothing""",
+    "drop table held_back_by_handler",
+    QUEUE_CHANGED,
+    JOB_DELETED,
+)
+
 
 def bring_up(connection: Connection, synchronous: str, folder: Path) -> None:
     """Make the schema of a new store, or migrate an older one, in one transaction; `folder` is that of the owners' files. It
@@ -166,7 +182,7 @@ def _migrate(connection: Connection, folder: Path) -> None:
             _refuse_running(connection.path, beside(connection.path, ".bells") if version == 1 else folder)
             if version == 1:
                 _migrate_version_1(connection)
-            _execute_all(connection, FROM_VERSION_2)
+            _execute_all(connection, FROM_VERSION_3 if version == 3 else FROM_VERSION_2)
         connection.execute(f"pragma application_id = {APPLICATION_ID}")
         connection.execute(f"pragma user_version = {VERSION}")
         connection.execute("commit")

@@ -9,7 +9,7 @@ from supervisor.stores.operator_commands import BEHIND_ALL, Target
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.sqlite.connection import Connection, Select, packed
-from supervisor.stores.sqlite.job_limits import LEAVE
+from supervisor.stores.sqlite.job_limits import LEAVE, forget_times
 from supervisor.stores.sqlite.links import Links
 from supervisor.stores.sqlite.queries import Queries
 from supervisor.stores.sqlite.queue import next_age
@@ -78,6 +78,7 @@ class OperatorChanges:
 
     def forget_groups(self, limit: int) -> None:
         self._links.groups.forget_idle(limit)
+        forget_times(self._connection, limit)
 
     def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
         until = min(until, (self._connection.now() - age, BEHIND_ALL[1]))

@@ -23,7 +23,7 @@ from supervisor.stores.sqlite.texts import PAYLOADS, headers_are_long, texts_are
 from supervisor.stores.sqlite.workflows import PARENT_TABLES
 
 APPLICATION_ID = 0x4A535631
-VERSION = 3
+VERSION = 4
 
 _NOW = "cast((julianday('now') - 2440587.5) * 86400000000 as integer)"
 

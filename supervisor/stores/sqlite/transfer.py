@@ -43,8 +43,8 @@ NOTE_ARRIVAL = "update transfer_out set arrived = true where id = ?"
 IN_FLIGHT_COUNT = f"select count(*) from jobs where state = {IN_FLIGHT}"
 
 # A job that a limit holds back is ready in the other store.
-_STATE = f"""iif(exists (select 1 from held_back as held where held.handler = jobs.handler and held.queue = jobs.queue and held.tier = jobs.tier
-        and held.priority = jobs.priority and held.age = jobs.age and held.job_id = jobs.id) and jobs.state = {BLOCKED}, {READY}, jobs.state)"""
+_STATE = f"""iif(jobs.state = {BLOCKED} and exists (
+        select 1 from held_back as held where held.job_id = jobs.id and held.age = jobs.age), {READY}, jobs.state)"""
 _TRANSFERRED = f"state in ({', '.join(map(str, TRANSFERRED_STATES))})"
 SIZES = Select(
     "id, size",

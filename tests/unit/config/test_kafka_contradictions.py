@@ -63,6 +63,11 @@ STORE = "store: {type: kafka, bootstrap: 'k1:9092', group: g, topics: {orders: t
             "workers.queues: expected all topics of the store: the records of mixed would be fetched and never run",
         ),
         ("", "queues: {orders: {limit: {running: 2}}}", "queues.orders.limit: expected no limit with a Kafka store"),
+        (
+            "",
+            "queues: {orders: {group_limit: {running: 2}}}",
+            "queues.orders.group_limit: expected no limit with a Kafka store",
+        ),
         ("", "handlers: {take: {limit: {rate: 5/1s}}}", "handlers.take.limit: expected no limit with a Kafka store"),
     ],
 )

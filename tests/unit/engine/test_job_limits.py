@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from supervisor.jobs import JobState
+from supervisor.stores.extras import Extras
 from tests.unit.virtual import Virtual
 
 LIMITS = pytest.mark.parametrize("limit", [{"running": 100}, {"rate": "100/1s"}])
@@ -58,6 +59,25 @@ def test_a_limit_of_a_handler_holds_jobs_back_until_it_allows_the_next_claim() -
     assert [here.state(id) for id in ids] == ["succeeded"] * 2
     here.loop.advance(2.1)
     assert not here.engine.self_report.limits_hold_back()
+
+
+@pytest.mark.parametrize("limit", [{"running": 1}, {"rate": "1/2s"}])
+def test_jobs_of_groups_at_their_limits_go_on_as_soon_as_these_allow_it(limit: dict[str, Any]) -> None:
+    here = Virtual(workers=3, queues={"default": {"group_limit": limit}})
+    ids = [*here.enqueue("work", "work", extras=Extras(group="a")), *here.enqueue("work", extras=Extras(group="b"))]
+    here.serve()
+    busy = [worker for worker in here.backend.forked if worker.permits]
+    for worker in busy:
+        worker.start_next()
+    assert [here.state(id) for id in ids] == ["in_flight", "blocked", "in_flight"]
+    assert here.engine.self_report.limits_hold_back()
+    for worker in busy:
+        worker.finish()
+        worker.drain()
+    if "rate" in limit:
+        assert here.state(ids[1]) == "blocked"
+        here.loop.advance(2.1)
+    assert here.state(ids[1]) == "in_flight"
 
 
 def test_the_limit_of_a_queue_holds_no_blocked_jobs_back() -> None:

@@ -65,12 +65,14 @@ def job(state: str, **more: Any) -> dict[str, Any]:
         ("handler", "blocked", None, "handler work has the limit 2 at once, and no more may run now"),
         ("queue", "ready", "running", "queue orders has the limit 2 at once, and no more may run now: wait, or raise queues.orders.limit"),
         ("queue", "ready", None, "no worker of supervisor box pid 7 is ready yet"),
+        ("groups", "blocked", "rate", "group g has the limit 2 at once, as each in queue orders, and no more may be claimed now: wait, or raise queues.orders.group_limit"),
+        ("groups", "ready", "running", "no worker of supervisor box pid 7 is ready yet"),
         ("other", "blocked", "running", "the job that it has waited for has ended, or a limit has been removed"),
     ],
 )  # fmt: skip
 def test_the_limit_that_a_job_waits_for_is_named(of: str, state: str, reached: str | None, found: str) -> None:
     known = status([], paused=False)
-    name = {"handler": "work", "queue": "orders"}.get(of, "x")
+    name = {"handler": "work", "queue": "orders", "groups": "orders"}.get(of, "x")
     (row,) = known["supervisors"]
     row |= {
         **ABOUT,
@@ -78,7 +80,7 @@ def test_the_limit_that_a_job_waits_for_is_named(of: str, state: str, reached: s
         "workers": [],
         "limits": [{"of": of, "name": name, "limit": "2 at once", "reached": reached}],
     }
-    assert (waiting_because(job(state), known) or "").startswith(found)
+    assert (waiting_because(job(state, group="g"), known) or "").startswith(found)
 
 
 def test_a_job_that_has_its_own_key_waits_for_a_limit() -> None:

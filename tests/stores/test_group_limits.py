@@ -1,0 +1,282 @@
+"""The limit of each group in a queue: as those of queues and handlers, and no claim looks at the groups that have no room."""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.config.settings import RetentionSettings
+from supervisor.stores.extras import Extras
+from supervisor.stores.job_limits import JobLimits, Limit
+from supervisor.stores.records import EnqueueRow, Waiting
+from tests.stores.factories import IN_SQL, again, dead, promote, release, states, success, take
+from tests.stores.test_limits import MINUTE, claim, ids_of, waiting
+
+WITHOUT_KAFKA = "its config refuses limits"
+TWO = Limit(running=2)
+RATE = Limit(claims=2, per=MINUTE)
+
+
+def groups(limit=TWO, queue="default", handlers=None):
+    return JobLimits({}, handlers or {}, {queue: limit})
+
+
+def put(store, group, n=1, handler="mail", queue="default", **options):
+    row = EnqueueRow(handler, "{}", queue=queue, extras=None if group is None else Extras(group=group), **options)
+    return store.enqueue([row] * n)
+
+
+def end(store, claimed, outcome=success):
+    assert store.settle([outcome(lease) for lease in claimed.leases]) == []
+
+
+def test_each_group_has_its_own_limit(factory, store):
+    a, b = put(store, "a", 5), put(store, "b", 5)
+    plain = put(store, None, 3)
+    first = claim(store, groups(), 20)
+    assert {*ids_of(first)} == {*a[:2], *b[:2], *plain}
+    assert claim(store, groups(), 20).leases == []
+    assert states(store, a) == ["in_flight"] * 2 + ["blocked"] * 3
+    end(store, first)
+    assert {*ids_of(claim(store, groups(), 20))} == {*a[2:4], *b[2:4]}
+    factory.check()
+
+
+@pytest.mark.parametrize("outcome", [success, release, again, dead])
+def test_every_outcome_gives_a_place_back(store, outcome):
+    a = put(store, "a", 3)
+    first = claim(store, groups())
+    assert claim(store, groups()).leases == []
+    end(store, first, outcome)
+    assert a[2] in [*ids_of(claim(store, groups(Limit(running=3))))]
+
+
+def test_all_jobs_of_many_groups_run_in_the_end(factory, store):
+    ids = [id for n in range(60) for id in put(store, f"group {n % 20}", 3)]
+    done = []
+    for _ in range(200):
+        claimed = claim(store, groups(Limit(running=1)), 7)
+        done += ids_of(claimed)
+        end(store, claimed)
+        if len(done) == len(ids):
+            break
+    assert sorted(done) == ids
+    assert store.remaining(None, None) == {}
+    factory.check()
+
+
+def test_the_limit_holds_over_all_supervisors_and_lost_leases(factory, store):
+    a = put(store, "a", 4)
+    other = factory.joined("two")
+    assert ids_of(claim(store, groups())) == a[:2]
+    assert claim(other, groups()).leases == []
+    factory.clock.step(31)
+    assert claim(other, groups()).leases == [], "a lease that has expired counts until it is recovered"
+    expired = other.expired_leases(100)
+    other.recover([release(it.lease)._replace(seen=it.deadline) for it in expired]) if expired else None
+    factory.check()
+
+
+def test_a_rate_of_groups_is_exact_and_says_when_it_goes_on(factory, store):
+    a, b = put(store, "a", 5), put(store, "b", 1)
+    limits = groups(RATE)
+    first = claim(store, limits, 20)
+    assert {*ids_of(first)} == {*a[:2], *b}
+    end(store, first)
+    assert claim(store, limits, 20).leases == []
+    allowance = store.allowance(limits, None)
+    assert allowance.next_claim == pytest.approx(60)
+    assert allowance.reached == {"groups of default": "rate"}
+    factory.clock.step(59)
+    assert claim(store, limits, 20).leases == []
+    factory.clock.step(1)
+    assert waiting(store, limits) == {"default": Waiting(2, 0)}
+    assert ids_of(claim(store, limits, 20)) == a[2:4]
+    factory.check()
+
+
+@IN_SQL
+def test_claims_that_count_no_longer_are_forgotten(factory, store):
+    put(store, "a"), put(store, "b")
+    end(store, claim(store, groups(RATE)))
+    factory.clock.step(60)
+    put(store, "c")
+    end(store, claim(store, groups(RATE)))
+    store.prune(RetentionSettings(), 100)
+    names = [name for (name,) in factory.sql("select name from {s}.limits order by name")]
+    assert names == ['group ["default","c"]', "groups of default"]
+
+
+def test_a_group_at_its_limit_holds_up_no_others(store):
+    put(store, "a", 500)
+    first = claim(store, groups(), 10)
+    b = put(store, "b", 2)
+    plain = put(store, None)
+    assert {*ids_of(claim(store, groups(), 10))} == {*b, *plain}
+    assert claim(store, groups(), 10).leases == []
+    assert waiting(store, groups()) == {}
+    end(store, first)
+    assert waiting(store, groups()) == {"default": Waiting(2, 0)}
+
+
+def test_groups_of_other_queues_have_no_limit(store):
+    ids = put(store, "a", 4, queue="other")
+    assert ids_of(claim(store, groups(), 10, queue="other")) == ids
+
+
+def test_a_job_keeps_to_the_limits_of_its_handler_and_its_group(factory, store):
+    limits = groups(TWO, handlers={"mail": Limit(running=3)})
+    a = put(store, "a", 4)
+    b = put(store, "b", 4)
+    done = []
+    for _ in range(50):
+        claimed = claim(store, limits, 10)
+        taken = ids_of(claimed)
+        assert len(taken) <= 3 and len({*taken} & {*a}) <= 2 and len({*taken} & {*b}) <= 2
+        done += taken
+        end(store, claimed)
+        factory.check()
+        if len(done) == 8:
+            break
+    assert sorted(done) == [*a, *b]
+
+
+def test_one_job_that_ends_lets_one_go_on(store):
+    a = put(store, "a", 4)
+    first = claim(store, groups(), 10)
+    assert claim(store, groups(), 10).leases == []
+    store.settle([success(first.leases[0])])
+    assert ids_of(claim(store, groups(), 10)) == [a[2]]
+    assert claim(store, groups(), 10).leases == []
+
+
+def test_a_raised_limit_lets_those_that_are_held_back_go_on(store):
+    a = put(store, "a", 6)
+    claim(store, groups(), 10)
+    assert claim(store, groups(), 10).leases == []
+    assert ids_of(claim(store, groups(Limit(running=5)), 10)) == a[2:5]
+
+
+def test_a_new_limit_counts_the_jobs_that_are_in_flight(store):
+    put(store, "a", 6)
+    take(store, 2)
+    assert claim(store, groups(), 10).leases == []
+    assert len(claim(store, groups(Limit(running=3)), 10).leases) == 1
+
+
+def test_jobs_are_released_once_their_queue_has_no_limit_of_groups(factory, store):
+    a = put(store, "a", 5)
+    claim(store, groups(), 10)
+    claim(store, groups(), 10)
+    assert store.release_held(groups(), None, 10) == frozenset()
+    assert store.release_held(None, frozenset(["other"]), 10) == frozenset()
+    assert store.release_held(None, None, 2) == {"default"}
+    assert store.release_held(JobLimits({}, {"mail": TWO}), None, 10) == {"default"}
+    assert store.release_held(None, None, 10) == frozenset()
+    assert states(store, a[2:]) == ["ready"] * 3
+    factory.check()
+
+
+@pytest.mark.parametrize("how", ["cancel", "delete"])
+def test_a_job_that_is_held_back_can_be_cancelled_and_deleted(factory, store, how):
+    _, _, third, fourth = put(store, "a", 4)
+    first = claim(store, groups(), 10)
+    claim(store, groups(), 10)
+    getattr(store, how)([third])
+    end(store, first)
+    assert ids_of(claim(store, groups(), 10)) == [fourth]
+    factory.check()
+
+
+@pytest.mark.parametrize("limits", [groups(queue="other"), groups()])
+def test_a_job_that_is_held_back_can_be_moved_to_another_queue(factory, store, limits):
+    a = put(store, "a", 4)
+    claim(store, groups(), 10)
+    claim(store, groups(), 10)
+    assert states(store, a[2:]) == ["blocked"] * 2
+    assert store.move(a[2:], "other").refused == {}
+    found = []
+    for _ in range(5):
+        store.release_held(limits, None, 10)
+        claimed = claim(store, limits, 10, queue="other")
+        found += ids_of(claimed)
+    assert found == a[2:]
+    factory.check()
+
+
+def test_retries_of_a_group_are_held_back_too_and_stay_retries(factory, store):
+    a = put(store, "a", 4)
+    end(store, claim(store, groups(Limit(running=4)), 10), lambda lease: again(lease, delay=1.0))
+    factory.clock.step(1)
+    promote(store, 10)
+    first = claim(store, groups(), 10)
+    assert len(first.leases) == 2 and {it.tier for it in first.leases} == {1}
+    assert claim(store, groups(), 10).leases == []
+    end(store, first)
+    second = claim(store, groups(), 10)
+    assert sorted(ids_of(first) + ids_of(second)) == a and {it.tier for it in second.leases} == {1}
+    factory.check()
+
+
+def test_a_paused_queue_keeps_what_is_held_back(store):
+    a = put(store, "a", 3)
+    first = claim(store, groups(), 10)
+    claim(store, groups(), 10)
+    end(store, first)
+    store.pause("default", True)
+    assert waiting(store, groups()) == {}
+    store.pause("default", False)
+    assert ids_of(claim(store, groups(), 10)) == a[2:]
+
+
+def test_no_more_jobs_are_claimed_than_can_be_started(store):
+    put(store, "a", 2), put(store, "b", 2)
+    plain = put(store, None, 2)
+    claimed = claim(store, groups(), 10, room=1)
+    assert len({*ids_of(claimed)} - {*plain}) == 1
+    assert len(claim(store, groups(), 10, room=5).leases) >= 3
+
+
+def test_jobs_that_were_held_back_for_lack_of_room_start_once_a_worker_is_idle(store):
+    put(store, "a", 2)
+    assert claim(store, groups(), 10, room=0).leases == []
+    assert len(claim(store, groups(), 10, room=5).leases) == 2
+
+
+def test_names_with_spaces_are_not_mixed_up(store):
+    limits = JobLimits({}, {}, {"a": Limit(running=1), "a b": Limit(running=1)})
+    one, two = put(store, "b c", 2, queue="a"), put(store, "c", 2, queue="a b")
+    first = claim(store, limits, queue="a")
+    second = claim(store, limits, queue="a b")
+    assert (ids_of(first), ids_of(second)) == (one[:1], two[:1])
+    end(store, first)
+    assert (ids_of(claim(store, limits, queue="a b")), ids_of(claim(store, limits, queue="a"))) == ([], one[1:])
+
+
+def test_a_transaction_that_fails_leaves_the_limits_as_they_were(factory, store):
+    limits = groups(Limit(running=3, claims=3, per=MINUTE))
+    a = put(store, "a", 5)
+    with pytest.raises(RuntimeError), store.transaction():
+        claim(store, limits, 2)
+        claim(store, limits)
+        raise RuntimeError
+    assert states(store, a) == ["ready"] * 5
+    assert ids_of(claim(store, limits)) == a[:3]
+    factory.check()
+
+
+def test_more_groups_than_one_claim_looks_at_go_on_in_turn(factory, store):
+    names = [f"group {n}" for n in range(250)]
+    for name in names:
+        put(store, name, 2)
+    limits, done = groups(Limit(running=1)), []
+    first = claim(store, limits, 250, room=1000)
+    while claim(store, limits, 250, room=1000).held:
+        pass
+    end(store, first)
+    for _ in range(10):
+        claimed = claim(store, limits, 250, room=1000)
+        done += ids_of(claimed)
+        end(store, claimed)
+    assert len(done) == 250
+    assert store.remaining(None, None) == {}
+    factory.check()
