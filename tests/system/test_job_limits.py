@@ -1,4 +1,4 @@
-"""Limits of queues and handlers hold over all supervisors, whichever of them are killed, and hold up no other jobs."""
+"""Limits of queues, handlers and groups hold over all supervisors, whichever of them are killed, and hold up no other jobs."""
 
 from __future__ import annotations
 
@@ -80,14 +80,25 @@ def schema() -> Iterator[str]:
         admin.execute(f"drop schema {name} cascade")
 
 
-@pytest.mark.parametrize("where", ["handlers: {mail:", "queues: {default:"])
+LIMITED = pytest.mark.parametrize(
+    "limit",
+    [
+        "handlers: {mail: {limit: {running: 2}}}",
+        "queues: {default: {limit: {running: 2}}}",
+        "queues: {default: {group_limit: {running: 2}}}",
+    ],
+    ids=["handler", "queue", "group"],
+)
+
+
+@LIMITED
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_no_more_jobs_run_at_once_while_supervisors_are_killed(
-    command: Command, request: pytest.FixtureRequest, kind: str, where: str
+    command: Command, request: pytest.FixtureRequest, kind: str, limit: str
 ) -> None:
     store = f"store: {request.getfixturevalue('schema')}" if kind == "postgresql" else ""
-    command.write(f"{CONFIG}{store}\n{where} {{limit: {{running: 2}}}}}}", PLUGIN)
-    command.enqueue_many([{"handler": "mail", "payload": n // 50} for n in range(200)])
+    command.write(f"{CONFIG}{store}\n{limit}", PLUGIN)
+    command.enqueue_many([{"handler": "mail", "payload": n // 50, "group": "one"} for n in range(200)])
     kill_in_turn(command, 4, seed=7)
     all_succeeded(command, 200)
     wait_for(lambda: len(command.status()["supervisors"]) == 2)  # those that were killed are gone
@@ -117,10 +128,10 @@ def test_a_supervisor_goes_on_as_soon_as_another_gives_a_place_back(command: Com
 
 
 @pytest.mark.usefixtures("without_polls")
-@pytest.mark.parametrize("where", ["handlers: {other:", "queues: {default:"])
-def test_short_jobs_go_on_without_a_pause(command: Command, where: str) -> None:
-    command.write(f"workers: {{count: 2}}\n{where} {{limit: {{running: 2}}}}}}", PLUGIN)
-    command.enqueue_many([{"handler": "other"} for _ in range(400)])
+@LIMITED
+def test_short_jobs_go_on_without_a_pause(command: Command, limit: str) -> None:
+    command.write(f"workers: {{count: 2}}\n{limit.replace('mail', 'other')}", PLUGIN)
+    command.enqueue_many([{"handler": "other", "group": f"group {n % 20}"} for n in range(400)])
     runs = [command.run(), command.run()]
     all_succeeded(command, 400, "other")
     assert all(run.code is None for run in runs)
