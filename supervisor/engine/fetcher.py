@@ -107,19 +107,22 @@ class Claim:
         waiting = allowance.claimable(seen.waiting)
         startable = allowance.startable(waiting, demand.to_start)
         requests = allowance.asked(demand.requests(startable, seen.behind is not None), demand.to_start)
-        claim = NO_CLAIM
-        if requests:
-            claim = store.claim_limited(requests, settings.lease.ttl, demand.resolve, allowance, demand.to_start)
+        claim, leases = NO_CLAIM, list[Lease]()
+        if limited := [it for it in requests if limits.may_apply(it.queue)]:
+            claim = store.claim_limited(limited, settings.lease.ttl, demand.resolve, allowance, demand.to_start)
+            leases += claim.leases
+        if others := [it for it in requests if not limits.may_apply(it.queue)]:
+            leases += store.claim(others, settings.lease.ttl, demand.resolve)
         left = {
             queue: Waiting(it.fresh - claim.held[queue, Tier.FRESH], it.retries - claim.held[queue, Tier.RETRY])
             for queue, it in waiting.items()
         }
-        in_vain = bool(requests) and not claim.leases and not claim.held
+        in_vain = bool(requests) and not leases and not claim.held
         due = seen.due
         if (wait := allowance.next_claim) is not None:
             due = self._now() + wait if due is None else min(due, self._now() + wait)
         return seen._replace(
-            leases=claim.leases, waiting=left, due=due, missed=claim.busy or in_vain, again=claim.more, depths=seen.waiting,
+            leases=leases, waiting=left, due=due, missed=claim.busy or in_vain, again=claim.more, depths=seen.waiting,
             limits_reached=allowance.reached,
         )  # fmt: skip
 

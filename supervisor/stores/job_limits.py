@@ -43,6 +43,10 @@ class JobLimits(NamedTuple):
         of_queues = {name_of_queue(queue): limit for queue, limit in self.queues.items()}
         return of_queues | {name_of_handler(handler): limit for handler, limit in self.handlers.items()}
 
+    def may_apply(self, queue: str) -> bool:
+        """Return whether jobs of the queue may be under a limit. A handler may have jobs in any queue."""
+        return bool(self.handlers) or queue in self.queues or queue in self.groups
+
     def counts(self, queue: str, handler: str) -> bool:
         """Return whether a job counts for a limit as long as it is in flight."""
         limits = (self.queues.get(queue), self.handlers.get(handler), self.groups.get(queue))

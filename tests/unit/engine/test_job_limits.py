@@ -87,3 +87,28 @@ def test_the_limit_of_a_queue_holds_no_blocked_jobs_back() -> None:
     assert here.engine.fetcher.limits_reached == {"queue default": "running"}
     assert [it["reached"] for it in here.engine.self_report.about()["limits"]] == ["running"]
     assert not here.engine.self_report.limits_hold_back()
+
+
+@pytest.mark.parametrize(
+    ("config", "limited"),
+    [
+        ({"queues": {"one": {"limit": {"running": 9}}}}, ["one"]),
+        ({"queues": {"one": {"group_limit": {"running": 9}}}}, ["one"]),
+        ({"limits": {"mail": {"running": 9}}}, ["one", "two"]),
+    ],
+)
+def test_queues_in_which_no_job_can_be_under_a_limit_are_claimed_from_without_limits(
+    config: dict[str, Any], limited: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = Virtual(workers=3, **config)
+    asked, claim_limited = list[str](), here.store.claim_limited
+
+    def claim(takes: Any, *rest: Any) -> Any:
+        asked.extend(take.queue for take in takes)
+        return claim_limited(takes, *rest)
+
+    monkeypatch.setattr(here.store, "claim_limited", claim)
+    ids = [*here.enqueue("work", queue="one"), *here.enqueue("work", queue="two")]
+    here.serve()
+    assert sorted({*asked}) == limited
+    assert [here.state(id) for id in ids] == ["in_flight"] * 2
