@@ -27,9 +27,11 @@ from supervisor.stores.job_limits import (
     why_full,
 )
 
-LOOKED_AT = 100
+LOOKED_AT = 20
 """The open lines of a queue and a tier at which one claim looks."""
-FORGOTTEN_AT_ONCE = 1000
+READ_AT_ONCE = 100
+"""The limits that one claim reads: a server has room for some thousands of locks."""
+FORGOTTEN_AT_ONCE = 100
 
 
 class GroupRows(Protocol):
@@ -79,8 +81,9 @@ class GroupLimits:
         """The limits that another session has locked."""
 
     def read(self, names: Iterable[str]) -> None:
-        """Lock these limits, and read what they allow."""
+        """Lock these limits, and read what they allow, as long as they are not too many."""
         new = [name for name in dict.fromkeys(names) if name not in self.left and name not in self.busy]
+        new = new[: READ_AT_ONCE - len(self.left)]
         ready = [name for name in new if self._begin(group_of(name)[0])]
         locked = self._rows.lock_all(ready) if ready else set()
         self.busy.update(set(new) - locked)
@@ -103,7 +106,7 @@ class GroupLimits:
         self.read(names.values())
         found: dict[Line, int] = {}
         for line, name in names.items():
-            if name in self.busy:
+            if name not in self.left:
                 continue
             if n := self._rows.count(line, self.left[name]):
                 found[line] = n

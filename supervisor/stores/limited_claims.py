@@ -212,10 +212,14 @@ class _Round:
         self._to_hold = HELD_AT_ONCE
         self.busy: set[str] = set()
         """The limits that another session has locked."""
+        self._not_full: set[str] = set()
+        """The limits of groups that allow no more only since they are not read, or no more jobs can be started."""
         self._left: dict[str, int] = {}
         self._uses: dict[str, Use] = {}
         self._groups = GroupLimits(rows, self._limits.groups, self._now, begun)
         self._group_of: dict[int, str | None] = {}
+        self._lines: dict[str, list[Line]] = {}
+        """The lines from which jobs were claimed, by the names of their limits."""
 
     def claim(self, take: ClaimRequest, ttl: float, resolve: Resolve) -> list[Lease]:
         fresh = self._candidates(take.queue, Tier.FRESH, take.limit)
@@ -225,6 +229,7 @@ class _Round:
         picked = [it for it in take.pick(fresh, urgent, retries) if self._take(take.queue, it)]
         for line in {it.line for it in picked if it.line is not None}:
             self._rows.resume(line, [it.id for it in picked if it.line == line])
+            self._lines.setdefault(limit_of_line(line), []).append(line)
         return self._rows.claim(take.queue, [it.id for it in picked], ttl, resolve) if picked else []
 
     def note(self, leases: Sequence[Lease]) -> None:
@@ -243,7 +248,10 @@ class _Round:
             if not name.startswith(GROUP):
                 self._allowance.note(name, after, limit, now)
             elif not left(after, limit, now)[0]:
-                self._allowance.note_groups(group_of(name)[0], *why_full(after, limit, now))
+                reason, wait = why_full(after, limit, now)
+                self._allowance.note_groups(group_of(name)[0], reason, wait)
+                for line in self._lines.get(name, ()):
+                    self._rows.close(line, now + wait if wait else None)
 
     def _limit(self, name: str) -> Limit:
         return self._limits.groups[group_of(name)[0]] if name.startswith(GROUP) else self._named[name]
@@ -251,12 +259,7 @@ class _Round:
     def _allowed(self, name: str) -> int:
         """Return how many more jobs this limit allows. Only what it allows after it is locked is exact."""
         if name not in self._left and name.startswith(GROUP):
-            self._groups.read([name])
-            if name in self._groups.busy:
-                self.busy.add(name)
-            else:
-                self._uses[name] = self._groups.uses[name]
-            self._left[name] = self._groups.left.get(name, 0) if self._room else 0
+            self._left[name] = self._allowed_group(name)
         if name not in self._left:
             limit = self._named[name]
             self._left[name] = 0
@@ -273,11 +276,25 @@ class _Round:
             self._allowance.note(name, use, limit, self._now)
         return self._left[name]
 
+    def _allowed_group(self, name: str) -> int:
+        self._groups.read([name])
+        if name in self._groups.busy:
+            self.busy.add(name)
+        if name in self._groups.uses:
+            self._uses[name] = self._groups.uses[name]
+        free = self._groups.left.get(name)
+        if free == 0:
+            return 0
+        if free is None and name not in self.busy and self._room:
+            self.more = True  # too many groups for one claim
+        if free is None or not self._room:
+            self._not_full.add(name)
+            return 0
+        return free
+
     def _lacks_room(self, name: str) -> bool:
-        """Return whether a limit that allows no more jobs in this round would allow some if more could be started."""
-        if name.startswith(GROUP):
-            return not self._room and self._groups.left.get(name, 0) > 0
-        return name not in self._uses and self._allowance.free[name] > 0
+        """Return whether the limit of a handler that allows no more jobs in this round would allow some if more could be started."""
+        return name.startswith(HANDLER) and name not in self._uses and self._allowance.free[name] > 0
 
     def _take(self, queue: str, job: Candidate) -> bool:
         """Count a job down from its limits, unless one of them allows no more."""
@@ -297,7 +314,7 @@ class _Round:
             found = self._rows.ready(queue, tier, limit)
             closed = self._closed_for(queue, found)
             ready = [it for it in found if closed.isdisjoint(self._holding(queue, it))]
-            to_hold = closed - self.busy
+            to_hold = closed - self.busy - self._not_full
             if len(ready) == len(found) or not to_hold:
                 break
             held = 0
@@ -334,7 +351,8 @@ class _Round:
         queue = line[1]
         found = self._rows.first(line, min(limit, most))
         closed = self._closed_for(queue, found)
-        leaving = [it.id for it in found if not (closed - self.busy).isdisjoint(self._holding(queue, it))]
+        full = closed - self.busy - self._not_full
+        leaving = [it.id for it in found if not full.isdisjoint(self._holding(queue, it))]
         if leaving and self._room:
             self._rows.resume(line, leaving)
         self.more |= not found or bool(leaving and self._room)
@@ -342,15 +360,13 @@ class _Round:
 
     def _closed_for(self, queue: str, jobs: Sequence[Candidate]) -> set[str]:
         """Return the limits of the handlers and groups of these jobs that allow no more."""
-        names = {name for it in jobs for name in self._holding(queue, it)}
+        names = dict.fromkeys(name for it in jobs for name in self._holding(queue, it))
         self._groups.read(name for name in names if name.startswith(GROUP))
         return {name for name in names if not self._allowed(name)}
 
     def _holding(self, queue: str, job: Candidate) -> list[str]:
         """Return the names of the limits for which the job can be held back."""
         names = [name_of_handler(job.handler)] if job.handler in self._limits.handlers else []
-        return (
-            [*names, name_of_group(queue, job.group)]
-            if job.group is not None and queue in self._limits.groups
-            else names
-        )
+        if job.group is not None and queue in self._limits.groups:
+            names.append(name_of_group(queue, job.group))
+        return names

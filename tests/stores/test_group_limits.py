@@ -236,10 +236,21 @@ def test_no_more_jobs_are_claimed_than_can_be_started(store):
     assert len(claim(store, groups(), 10, room=5).leases) >= 3
 
 
-def test_jobs_that_were_held_back_for_lack_of_room_start_once_a_worker_is_idle(store):
-    put(store, "a", 2)
-    assert claim(store, groups(), 10, room=0).leases == []
-    assert len(claim(store, groups(), 10, room=5).leases) == 2
+def test_jobs_are_not_held_back_only_since_no_worker_is_idle(store):
+    """They keep their places among the others."""
+    ids = put(store, "a", 3)
+    found = claim(store, groups(), 10, room=0)
+    assert (found.leases, found.held.total()) == ([], 0)
+    assert states(store, ids) == ["ready"] * 3
+    assert ids_of(claim(store, groups(), 10, room=5)) == ids[:2]
+
+
+def test_a_claim_reads_a_limited_number_of_groups(store):
+    """The others are claimed from by the next one."""
+    ids = [id for n in range(150) for id in put(store, f"group {n}")]
+    first = claim(store, groups(), 150, room=1000)
+    second = claim(store, groups(), 150, room=1000)
+    assert (ids_of(first), ids_of(second)) == (ids[:100], ids[100:])
 
 
 def test_names_with_spaces_are_not_mixed_up(store):
@@ -264,19 +275,35 @@ def test_a_transaction_that_fails_leaves_the_limits_as_they_were(factory, store)
     factory.check()
 
 
-def test_more_groups_than_one_claim_looks_at_go_on_in_turn(factory, store):
-    names = [f"group {n}" for n in range(250)]
-    for name in names:
-        put(store, name, 2)
-    limits, done = groups(Limit(running=1)), []
-    first = claim(store, limits, 250, room=1000)
-    while claim(store, limits, 250, room=1000).held:
-        pass
-    end(store, first)
-    for _ in range(10):
-        claimed = claim(store, limits, 250, room=1000)
+def test_held_back_jobs_of_many_groups_go_on_in_turn(factory, store):
+    """They are more than one claim looks at."""
+    for n in range(250):
+        put(store, f"group {n}", 2)
+    limits, leases = groups(Limit(running=1)), []
+    while (claimed := claim(store, limits, 250, room=1000)).leases or claimed.held or claimed.more:
+        leases += claimed.leases
+    assert len(leases) == 250 and store.remaining(None, None) == {"in_flight": 250, "blocked": 250}
+    store.settle([success(lease) for lease in leases])
+    done, claims = [], 0
+    while len(done) < 250:
+        claimed, claims = claim(store, limits, 250, room=1000), claims + 1
         done += ids_of(claimed)
         end(store, claimed)
-    assert len(done) == 250
+    assert claims <= 15
     assert store.remaining(None, None) == {}
     factory.check()
+
+
+def test_others_are_found_behind_many_groups_that_have_no_room(store):
+    limits = groups(Limit(running=1))
+    for n in range(250):
+        put(store, f"group {n}")
+    while claim(store, limits, 250, room=1000).leases:
+        pass
+    for n in range(250):
+        put(store, f"group {n}", priority=1)
+    other = put(store, "other")
+    claims = [claim(store, limits, 50, room=1000)]
+    while claims[-1].more:
+        claims.append(claim(store, limits, 50, room=1000))
+    assert [id for it in claims for id in ids_of(it)] == other
