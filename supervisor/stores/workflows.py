@@ -105,8 +105,8 @@ def waits_for_parents(job: Mapping[str, Any]) -> str | None:
             )
     named = ", ".join(f"{it['id']} ({it['handler']}, {str(it['state']).replace('_', ' ')})" for it in waits[:MAX_NAMED])
     more = f" and {len(waits) - MAX_NAMED} more" if len(waits) > MAX_NAMED else ""
-    jobs = "parents, jobs" if len(waits) > 1 else "parent, job"
-    return f"it waits for its {jobs} {named}{more}: wait until they have ended"
+    jobs, have = ("parents, jobs", "they have") if len(waits) > 1 else ("parent, job", "it has")
+    return f"it waits for its {jobs} {named}{more}: wait until {have} ended"
 
 
 _ENDINGS = {JobState.FAILED: "failed", JobState.CANCELLED: "been cancelled"}

@@ -147,7 +147,9 @@ def test_a_job_is_shown_with_its_parents_and_children(call: Call) -> None:
     shown = call("jobs", "show", 3, "--json").json
     assert [parent["id"] for parent in shown["parents"]] == [1, 2]
     assert shown["children"][0] == {"id": 4, "handler": "a", "state": "blocked", "waits": True}
-    assert "waits for its parents, jobs 1 (fetch, ready), 2 (fetch, ready)" in shown["waiting_because"]
+    assert shown["waiting_because"] == (
+        "it waits for its parents, jobs 1 (fetch, ready), 2 (fetch, ready): wait until they have ended"
+    )
     assert "workflow" not in call("jobs", "show", call("enqueue", "alone").out.strip()).out
 
 
@@ -161,7 +163,8 @@ def test_a_job_that_waits_for_a_failed_parent_names_the_command(call: Call) -> N
         "supervisor jobs cancel 2"
     )
     call("jobs", "retry", 1)
-    assert "waits for its parent, job 1" in call("jobs", "show", 2, "--json").json["waiting_because"]
+    reason = call("jobs", "show", 2, "--json").json["waiting_because"]
+    assert reason == "it waits for its parent, job 1 (fetch, ready): wait until it has ended"
 
 
 def test_many_children_are_counted(call: Call) -> None:
