@@ -19,11 +19,13 @@ from weakref import WeakSet
 
 from supervisor.client import replacement
 from supervisor.config.settings import Settings
-from supervisor.errors import StoreError, StoreReplaced, StoreUnavailable
+from supervisor.errors import StoreError, StoreMissing, StoreReplaced, StoreUnavailable
 from supervisor.stores.opening import BUILT_IN, open_store
 
 if TYPE_CHECKING:
     from supervisor.stores.protocol import Store
+
+WHO_CREATES = "supervisor run creates it, and so does a Client with create=True"
 
 NOT_FORKED = frozenset({"sqlite", "kafka"})
 """The stores that are closed before a fork."""
@@ -127,7 +129,10 @@ class StoreAccess:
                     "store: memory:// exists in one process only, so no supervisor would see the jobs of a Client"
                 )
             openers = {} if settings.store.scheme in BUILT_IN else _openers_of_plugins(settings)
-            self._opened = open_store(settings.store, create=self._create, base=settings.base, openers=openers)
+            try:
+                self._opened = open_store(settings.store, create=self._create, base=settings.base, openers=openers)
+            except StoreMissing as missing:
+                raise StoreMissing(f"{missing}; {WHO_CREATES}", missing.obstacle) from None
         return self._opened
 
     def _disconnect(self) -> None:

@@ -10,7 +10,15 @@ import time
 from contextlib import closing, suppress
 from pathlib import Path
 
-from supervisor.errors import RowRefused, StoreBroken, StoreDamaged, StoreError, StoreReplaced, StoreUnavailable
+from supervisor.errors import (
+    RowRefused,
+    StoreBroken,
+    StoreDamaged,
+    StoreError,
+    StoreMissing,
+    StoreReplaced,
+    StoreUnavailable,
+)
 from supervisor.text.os_errors import not_writable
 
 OLDEST_SQLITE = (3, 35, 0)
@@ -32,7 +40,7 @@ def beside(path: Path, suffix: str) -> Path:
 
 def prepare_file(path: Path, create: bool) -> None:
     """Create the file if it doesn't exist. Only its owner may use a new file; SQLite gives the log the same mode. Raises
-    StoreError if the file is missing and `create` is false, or if it can't be created or used."""
+    StoreMissing if the file is missing and `create` is false, and StoreError if it can't be created or used."""
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         raise StoreError(
             f"SQLite {sqlite3.sqlite_version} is too old; expected {'.'.join(map(str, OLDEST_SQLITE))} or newer"
@@ -44,7 +52,7 @@ def prepare_file(path: Path, create: bool) -> None:
             )
         return
     if not create:
-        raise StoreError(f"{path}: no such database")
+        raise StoreMissing(f"{path}: no such database")
     try:
         _create(path)
     except OSError as error:

@@ -154,9 +154,11 @@ def test_no_job_is_enqueued_if_one_is_invalid(client, job, message):
     assert client.job(1) is None
 
 
-def test_a_missing_file_is_refused(url):
-    with pytest.raises(StoreError, match="no such database"), Client(url):
+def test_a_missing_file_is_refused_and_what_creates_it_is_named(url, tmp_path):
+    help = f"{tmp_path}/jobs.db: no such database; supervisor run creates it, and so does a Client with create=True"
+    with pytest.raises(StoreError) as refused, Client(url):
         pass
+    assert str(refused.value) == help
     with pytest.raises(StoreError, match="no such database"):
         Client(url).enqueue("a")
 

@@ -72,7 +72,7 @@ def test_an_enqueue_that_fails_has_the_error_in_its_span(traced: Traced, url: st
     with pytest.raises(StoreError):
         Client(url).enqueue("mail")
     (span,) = traced.spans("send default")
-    assert (span.status.is_ok, span.attributes["error.type"]) == (False, "supervisor.errors.StoreError")
+    assert (span.status.is_ok, span.attributes["error.type"]) == (False, "supervisor.errors.StoreMissing")
     assert span.events[0].name == "exception"
 
 
