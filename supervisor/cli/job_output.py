@@ -31,7 +31,10 @@ from supervisor.stores.records import OperatorResult
 from supervisor.text.units import counted, format_duration
 
 COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead letter", "missing sinks", "last error")
-FIELDS = ("id", "handler", "queue", "priority", "state", "attempt", "retries", "max_retries", "snoozes", "dead_letter")
+FIELDS = (
+    "id", "handler", "queue", "priority", "key", "on_failure", "unique", "group", "tags", "state", "attempt", "retries", "max_retries",
+    "snoozes", "dead_letter",
+)  # fmt: skip
 TIMES = ("created_at", "due_at", "started_at", "finished_at")
 ERROR_FIELDS = ("signal", "exit_code", "peak_memory", "oom_suspected", "heartbeat_age", "host", "pid")
 ERROR_BLOCKS = ("traceback", "stack", "stderr")
@@ -49,6 +52,8 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         print_json(job)
         return
     fields = {name: job.get(name) for name in FIELDS} | {"snoozes": job["snoozes"] or None}
+    on_failure = job.get("on_failure")
+    fields |= {"tags": ", ".join(job.get("tags") or ()), "on_failure": None if on_failure == "pass" else on_failure}
     times = {name: f"{job[name]}  ({(due if name == 'due_at' else ago)(job[name])})" for name in TIMES if job.get(name)}
     waiting = current_context().mask(job.get("waiting_because") or "")
     missing = ", ".join(job["missing_sinks"])

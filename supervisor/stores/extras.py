@@ -66,6 +66,7 @@ def shown_extras(text: str | None) -> Mapping[str, Any]:
     return {
         "unique": extras.unique,
         "key": extras.key,
+        "on_failure": extras.on_failure,
         "group": extras.group,
         "after": list(extras.after),
         "tags": list(extras.tags),

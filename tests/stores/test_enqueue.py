@@ -49,6 +49,7 @@ def test_a_new_job_is_shown_with_all_its_keys(factory, store):
         "snoozed_until": None,
         "unique": None,
         "key": None,
+        "on_failure": "pass",
         "group": None,
         "after": [],
         "parents": [],

@@ -50,6 +50,19 @@ def test_jobs_are_shown_to_people_and_programs(call: Call) -> None:
     assert ["state", "ready"] in [line.split() for line in shown.splitlines()]
 
 
+def test_what_relates_a_job_to_others_is_shown_if_it_is_set(call: Call) -> None:
+    options = "--key account:7 --on-failure hold --unique day --group a --tag x --tag y"
+    call("enqueue", "book", *options.split())
+    call("enqueue", "book")
+    keys = ("key", "on_failure", "unique", "group", "tags")
+    shown = [line.split(maxsplit=1) for line in call("jobs", "show", 1).lines]
+    assert [(name, value) for name, value in shown if name in keys] == [
+        ("key", "account:7"), ("on_failure", "hold"), ("unique", "day"), ("group", "a"), ("tags", "x, y"),
+    ]  # fmt: skip
+    assert not {*keys} & {line.split()[0] for line in call("jobs", "show", 2).lines}
+    assert [call("jobs", "show", id, "--json").json["on_failure"] for id in (1, 2)] == ["hold", "pass"]
+
+
 def test_status_shows_queues_and_supervisors(call: Call) -> None:
     call("enqueue", "mail", "--queue", "q")
     call("queues", "pause", "q")
