@@ -57,7 +57,7 @@ JOB = an_object(
     max_retries=WHOLE_OR_NULL, due_at=TIME, created_at=TIME, started_at=TIME_OR_NULL, finished_at=TIME_OR_NULL, result=ANY,
     headers=ANY, unique=TEXT_OR_NULL, key=TEXT_OR_NULL, on_failure=TEXT, group=TEXT_OR_NULL, after=listed(WHOLE), tags=TEXTS,
     parents=or_null(listed(RELATIVE)), children=or_null(listed(RELATIVE)),
-    expires_at=TIME_OR_NULL, key_held_by=or_null(an_object(id=WHOLE, state=TEXT)), errors=listed(ref("Failure")), dead_letter=or_null({"enum": ["pending", "delivered"]}),
+    expires_at=TIME_OR_NULL, key_held_by=or_null(an_object(id=WHOLE, state=TEXT_OR_NULL, on_failure=TEXT_OR_NULL)), errors=listed(ref("Failure")), dead_letter=or_null({"enum": ["pending", "delivered"]}),
     missing_sinks=TEXTS, expired_count=COUNT, snoozes=COUNT, snoozed_until=TIME_OR_NULL, progress=or_null(ref("Progress")),
     log=or_null(an_object(attempt=WHOLE, skipped=COUNT, lines=TEXTS)),
     lease=or_null(an_object(owner=TEXT_OR_NULL, until=TIME_OR_NULL)), waiting_because=TEXT_OR_NULL,

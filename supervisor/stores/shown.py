@@ -9,16 +9,24 @@ import orjson
 
 from supervisor.jobs import JobState
 from supervisor.stores.codes import STATES
-from supervisor.stores.extras import shown_extras
+from supervisor.stores.extras import extras_of, shown_extras
 from supervisor.stores.job_reports import shown_log, shown_progress
 from supervisor.stores.workflows import without_results
 from supervisor.text.strict_json import NotJSON, decode
 from supervisor.text.units import iso
 
 
+class KeyHolder(NamedTuple):
+    """The job that has the key of a blocked job. A job that was deleted has no state and no `on_failure`."""
+
+    id: int
+    state: str | None
+    on_failure: str | None
+
+
 class Shown(NamedTuple):
     """A job as any store keeps it. Times are microseconds since the epoch; the texts are as stored, so they may not be JSON.
-    `key_holder` is the job that has the key of a blocked job: its id and state. `snoozed_until` is the end of the last snooze, at which a
+    `snoozed_until` is the end of the last snooze, at which a
     job is due that snoozes now."""
 
     id: int
@@ -46,7 +54,7 @@ class Shown(NamedTuple):
     log: str | None = None
     extras: str | None = None
     expires_at: int | None = None
-    key_holder: tuple[int, str] | None = None
+    key_holder: KeyHolder | None = None
     snoozes: int | None = None
     snoozed_until: int | None = None
 
@@ -74,7 +82,7 @@ def job_dict(job: Shown) -> dict[str, Any]:
         "parents": None,
         "children": None,
         "expires_at": iso(job.expires_at),
-        "key_held_by": None if job.key_holder is None else dict(zip(("id", "state"), job.key_holder, strict=True)),
+        "key_held_by": None if job.key_holder is None else job.key_holder._asdict(),
         "errors": [{**error, "at": iso(error["at"])} for error in job.errors],
         "dead_letter": job.dead_letter,
         "missing_sinks": list(job.missing_sinks),
@@ -95,9 +103,11 @@ def readable(text: str) -> Any:
         return text
 
 
-def key_holder(text: str | None) -> tuple[int, str] | None:
-    """Return the `key_holder` of Shown from its [id, code of its state] as JSON text."""
+def key_holder(text: str | None) -> KeyHolder | None:
+    """Return the `key_holder` of Shown from its [id, code of its state, text of its extras] as JSON text."""
     if text is None:
         return None
-    id, state = orjson.loads(text)
-    return id, STATES[state].value
+    id, state, extras = orjson.loads(text)
+    return (
+        KeyHolder(id, None, None) if state is None else KeyHolder(id, STATES[state].value, extras_of(extras).on_failure)
+    )

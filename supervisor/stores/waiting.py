@@ -72,13 +72,21 @@ def _waits_for_others(job: Row, status: Row, present: Present) -> str:
         if (limit := _blocked(job, status, present) or limit_of(job, present.live)) is not None:
             return limit
         return "the job that it has waited for has ended, or a limit has been removed: wait a moment"
-    id = holder["id"]
-    if holder["state"] == JobState.FAILED:
+    id, state = holder["id"], holder["state"]
+    if state == JobState.FAILED and holder["on_failure"] == "hold":
         return (
             f"job {id}, which has failed, holds its key {key}: look at it with: supervisor jobs show {id}; then run it again with: "
             f"supervisor dlq redrive {id}, or let the others pass with: supervisor jobs delete {id}"
         )
-    return f"job {id}, which is {holder['state'].replace('_', ' ')}, is before it in the order of its key {key}: wait until it has ended"
+    if state in UNFINISHED:
+        return f"job {id}, which is {state.replace('_', ' ')}, is before it in the order of its key {key}: wait until it has ended"
+    if not present.live:
+        return no_supervisor(present).text
+    return (
+        f"job {id}, which was before it in the order of its key {key}, {'was deleted' if state is None else 'has ended'}, and another "
+        "session has locked the key, or has changed that job by SQL of its own: this job goes on within ten seconds after the transaction "
+        "of that session has ended"
+    )
 
 
 def _not_accepted(sink: str, present: Present, configured: Container[str]) -> str:

@@ -172,7 +172,7 @@ def test_blocked_jobs_are_counted_and_waited_for(store):
 def test_a_blocked_job_says_for_which_job_it_waits(store):
     first, second = keyed(store, "a", "a", on_failure="hold")
     assert store.get(first)["key_held_by"] is None
-    assert store.get(second)["key_held_by"] == {"id": first, "state": "ready"}
+    assert store.get(second)["key_held_by"] == {"id": first, "state": "ready", "on_failure": "hold"}
     waits = waiting_because(store.get(second), store.stats())
     assert waits == f"job {first}, which is ready, is before it in the order of its key a: wait until it has ended"
     store.settle([dead(take_one(store))])

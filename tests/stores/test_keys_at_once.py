@@ -16,6 +16,7 @@ from supervisor.stores.postgres.connection import packed
 from supervisor.stores.postgres.enqueue import values_of
 from supervisor.stores.postgres.store import PostgresStore
 from supervisor.stores.records import EnqueueRow
+from supervisor.stores.waiting import waiting_because
 from tests.stores.at_once import all_at_once, beside, insisting
 from tests.stores.factories import IN_SQL, ON_POSTGRESQL, dead, put, states, success, take, take_one
 
@@ -25,6 +26,10 @@ JOBS = 120
 
 def row(key, on_failure="pass", **options):
     return EnqueueRow("mail", "{}", extras=Extras(key=key, on_failure=on_failure), **options)
+
+
+def reason(store, id):
+    return waiting_because(store.get(id), store.stats())
 
 
 @pytest.fixture
@@ -121,11 +126,34 @@ def test_the_end_of_a_job_does_not_wait_for_a_program_that_has_locked_its_key(fa
     (its,) = program("a")
     assert store.settle([success(lease) for lease in leases]) == []
     assert states(store, [holder, waiting, plain]) == ["succeeded", "blocked", "succeeded"]
+    assert reason(store, waiting) == (
+        f"job {holder}, which was before it in the order of its key a, has ended, and another session has locked the key, or has changed "
+        "that job by SQL of its own: this job goes on within ten seconds after the transaction of that session has ended"
+    )
     assert store.repair() == "", "it does not wait either"
     program.end("commit")
     assert "that waited for jobs that have ended" in store.repair()
     assert states(store, [waiting, its]) == ["ready", "blocked"]
     factory.check()
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize("on_failure", ["pass", "hold"])
+def test_why_a_job_waits_whose_key_is_locked_as_the_one_before_it_fails_and_is_deleted(
+    factory, store, program, on_failure
+):
+    holder, waiting = store.enqueue([row("a", on_failure), row("a")])
+    program("a")
+    store.settle([dead(take_one(store))])
+    its = f"job {holder}, which "
+    failed = {"pass": "was before it in the order of its key a, has ended", "hold": "has failed, holds its key a"}
+    assert reason(store, waiting).startswith(its + failed[on_failure])
+    store.delete([holder], force=True)
+    assert store.get(waiting)["key_held_by"] == {"id": holder, "state": None, "on_failure": None}
+    assert reason(store, waiting).startswith(f"{its}was before it in the order of its key a, was deleted, and another ")
+    program.end("rollback")
+    store.repair()
+    assert states(store, [waiting]) == ["ready"]
 
 
 @ON_POSTGRESQL

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from supervisor.jobs import JobState, Lease, Policy, Tier
-from supervisor.stores.extras import extras_text
+from supervisor.stores.extras import NO_EXTRAS, extras_text
 from supervisor.stores.memory.other_records import DeadLetterRecord
 from supervisor.stores.records import EnqueueRow, options_text, overlaid, own_max_retries
-from supervisor.stores.shown import Shown, job_dict
+from supervisor.stores.shown import KeyHolder, Shown, job_dict
 from supervisor.stores.workflows import WAITS
 
 
@@ -87,7 +87,11 @@ class JobRecord:
             self.expired_count,
         )  # fmt: skip
 
-    def shown(self, key_holder: tuple[int, str] | None = None) -> dict[str, Any]:
+    @property
+    def on_failure(self) -> str:
+        return (self.row.extras or NO_EXTRAS).on_failure
+
+    def shown(self, key_holder: KeyHolder | None = None) -> dict[str, Any]:
         row, most = self.row, own_max_retries(options_text(self.row), self.policy)
         return job_dict(Shown(
             self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,

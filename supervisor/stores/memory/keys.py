@@ -48,4 +48,4 @@ class Keys:
 
 def keeps_its_key(job: JobRecord) -> bool:
     """Return whether the job has failed, and is to hold its key until it is redriven or deleted."""
-    return job.state is JobState.FAILED and job.row.extras is not None and job.row.extras.on_failure == "hold"
+    return job.state is JobState.FAILED and job.on_failure == "hold"

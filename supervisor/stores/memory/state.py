@@ -19,6 +19,7 @@ from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.other_records import OwnerRecord
 from supervisor.stores.memory.unique_holds import UniqueHolds
 from supervisor.stores.records import microseconds
+from supervisor.stores.shown import KeyHolder
 from supervisor.stores.sinks import sinks_text
 from supervisor.stores.workflows import MAX_SHOWN, relatives
 
@@ -206,7 +207,7 @@ class MemoryState:
         """Return the job as people see it."""
         line = self.lines.get(job.key) if job.state is JobState.BLOCKED and job.key is not None else None
         holder = None if line is None or line.holder is None else self.jobs[line.holder]
-        shown = job.shown(None if holder is None else (holder.id, holder.state.value))
+        shown = job.shown(None if holder is None else KeyHolder(holder.id, holder.state.value, holder.on_failure))
         parents = [_relative(id, self.jobs.get(id), link) for id, link in islice(job.links.items(), MAX_SHOWN)]
         children = [self.jobs[id] for id in sorted(self.children.get(job.id, ()))[:MAX_SHOWN]]
         return shown | relatives(parents, [_relative(child.id, child, child.links[job.id]) for child in children])

@@ -188,10 +188,11 @@ _PASS_ON_LOST_KEYS = f"""create function {{s}}.pass_on_lost_keys() returns setof
         {_COUNT_MOVED}
   end {BODY}"""
 
-# The job that has the key of a blocked job, as [id, state].
+# The job that has the key of a blocked job, as [id, state, extras]: `key_holder` of stores.shown reads it.
 KEY_HOLDER = f"""
-  (select json_build_array(holder.id, holder.state)::text
-   from {{s}}.key_holders join {{s}}.jobs as holder on holder.id = key_holders.job_id
+  (select json_build_array(key_holders.job_id, holder.state, its.text)::text
+   from {{s}}.key_holders left join {{s}}.jobs as holder on holder.id = key_holders.job_id
+   left join {{s}}.extras as its on its.job_id = holder.id
    where jobs.state = {BLOCKED} and key_holders.key = extras.key)"""
 
 KEY_FUNCTIONS = (

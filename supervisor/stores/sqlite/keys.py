@@ -52,9 +52,10 @@ LOST = f"""
     select key from key_holders where not exists (
       select 1 from jobs where id = job_id and (state < {SUCCEEDED} or ({KEEPS_ITS_KEY}))))"""
 
-# The job that has the key of a blocked job, as [id, state].
+# The job that has the key of a blocked job, as [id, state, extras]: `key_holder` of stores.shown reads it.
 KEY_HOLDER = f"""
-  (select '[' || holder.id || ',' || holder.state || ']' from key_holders join jobs as holder on holder.id = key_holders.job_id
+  (select json_array(key_holders.job_id, holder.state, cast(its.text as text)) || ''
+   from key_holders left join jobs as holder on holder.id = key_holders.job_id left join extras as its on its.job_id = holder.id
    where jobs.state = {BLOCKED} and key_holders.key = extras.key)"""
 
 

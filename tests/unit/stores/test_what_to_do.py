@@ -87,8 +87,18 @@ def test_a_job_that_has_its_own_key_waits_for_a_limit() -> None:
     known = status([], paused=False)
     (row,) = known["supervisors"]
     row["limits"] = [{"of": "handler", "name": "work", "limit": "1/1s", "reached": "rate"}]
-    held = job("blocked", key="k", key_held_by={"id": 5, "state": "blocked"})
+    held = job("blocked", key="k", key_held_by={"id": 5, "state": "blocked", "on_failure": "pass"})
     assert (waiting_because(held, known) or "").startswith("handler work has the limit 1/1s")
+
+
+def test_a_key_that_an_ended_job_still_has_is_passed_on_by_a_running_supervisor() -> None:
+    known = status([], paused=False)
+    held = job("blocked", key="k", key_held_by={"id": 4, "state": "succeeded", "on_failure": "hold"})
+    assert (waiting_because(held, known) or "").startswith(
+        "job 4, which was before it in the order of its key k, has ended"
+    )
+    known["supervisors"] = []
+    assert waiting_because(held, known) == "no supervisor is running: start one with: supervisor run"
 
 
 def test_a_ready_job_says_that_it_takes_turns() -> None:
