@@ -321,7 +321,8 @@ class StoreCallSucceeded(NamedTuple):
 
 
 class StoreRepaired(NamedTuple):
-    """Another program had changed rows by plain SQL; `wrong` is what was wrong then, and is repaired now."""
+    """`wrong` is what was wrong, and is repaired now: another program had changed rows by plain SQL, or jobs waited for others that had
+    ended while rows were locked."""
 
     wrong: str
 

@@ -106,7 +106,7 @@ class Pruner:
 
 @dataclass(eq=False)
 class Repairer:
-    """Repairs a store whose rows other programs have changed; not while every worker has a job, since none needs it then."""
+    """Repairs a store whose rows other programs have changed or locked; not while every worker has a job, since none needs it then."""
 
     _writer: Writer
     _pool: Pool

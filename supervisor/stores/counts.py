@@ -92,11 +92,13 @@ def running_jobs(supervisors: Iterable[Mapping[str, Any]]) -> list[int]:
 
 
 def repair_text(queues: Iterable[str], blocked: Iterable[str] = (), unleased: int = 0) -> str:
-    """Return text about what a repair of the store has corrected; empty if nothing was wrong."""
+    """Return text about what a repair of the store has corrected; empty if nothing was wrong. `blocked` are the queues of jobs that go on:
+    the end of others may have left that to the repair, so no other program need have changed anything."""
     shown = sorted(queues)
     wrong = [f"the counts of jobs in {', '.join(shown[:10])}{' and other queues' if len(shown) > 10 else ''}"] * bool(
         shown
     )
     wrong += [f"{counted(unleased, 'job')} in flight without a lease"] * bool(unleased)
-    wrong += [f"jobs in {', '.join(sorted(blocked))} that waited for jobs that have ended"] * bool(blocked)
-    return " and ".join(wrong)
+    changed = [f"{' and '.join(wrong)}, since another program has changed its rows"] * bool(wrong)
+    free = [f"jobs in {', '.join(sorted(blocked))} go on that waited for jobs that have ended"] * bool(blocked)
+    return "; ".join(changed + free)

@@ -145,7 +145,8 @@ class Settles(Protocol):
 class Repairs(Protocol):
     def repair(self) -> str:
         """Correct what other programs have made wrong by plain SQL, so that jobs are not claimed or not waited for: the counts of
-        unfinished jobs, and jobs in flight without a lease. Return text about what was wrong, empty if nothing was."""
+        unfinished jobs, and jobs in flight without a lease. Let jobs go on that waited for others which ended while rows were locked.
+        Return text about what was wrong, empty if nothing was."""
 
 
 class Recovers(Protocol):

@@ -25,7 +25,7 @@ _without_passwords = NO_SECRETS
 _MAX_ERROR = 300
 _MAX_SIGNALS = 10, 10.0
 """The number of equal lines about signals in so many seconds: each signal is wanted, and the line of a reload precedes its result."""
-REPAIRED = "store repaired, since another program has changed its rows: %s"
+REPAIRED = "store repaired: %s"
 _NOT_SERVED = {
     "unknown_handler": "no plugin serves it",
     "not_imported": "a worker could not import it, though others could",

@@ -209,7 +209,7 @@ def test_many_keys_at_once(store):
 def test_the_end_of_a_job_by_plain_sql_is_found_by_a_repair(factory, store, change):
     first, second = keyed(store, "a", "a")
     factory.sql(f"{change} where id = {first}")
-    assert "jobs in default that waited for jobs that have ended" in store.repair()
+    assert "jobs in default go on that waited for jobs that have ended" in store.repair()
     assert states(store, [second]) == ["ready"]
     assert store.newly_ready() == {"default"}
     assert store.repair() == ""

@@ -223,7 +223,7 @@ def test_a_job_that_was_moved_while_it_ran_leaves_counts_that_are_repaired(facto
     lease = take_one(store)
     factory.sql("update {s}.jobs set queue = 'other'")
     assert store.settle([success(lease)]) == []
-    assert store.repair() == "the counts of jobs in default, other"
+    assert store.repair() == "the counts of jobs in default, other, since another program has changed its rows"
     assert store.remaining(frozenset({"other"}), None) == {}
     factory.check()
 
@@ -241,7 +241,8 @@ def test_a_job_in_flight_without_a_lease_is_refused(factory, store, columns):
 def test_a_job_that_was_put_in_flight_without_a_lease_is_recovered(factory, store):
     (id,) = put(store)
     factory.sql("update {s}.jobs set state = 2")
-    assert store.repair() == "the counts of jobs in default and 1 job in flight without a lease"
+    wrong = "the counts of jobs in default and 1 job in flight without a lease"
+    assert store.repair() == f"{wrong}, since another program has changed its rows"
     (expired,) = store.expired_leases(10)
     assert expired.lease.id == id
     assert store.recover([release(expired.lease)._replace(seen=expired.deadline)]) == []
@@ -295,7 +296,7 @@ def test_of_two_that_repair_at_once_one_leaves_it_to_the_other(factory, store):
     put(store)
     factory.sql("delete from {s}.counts")
     with store.transaction():
-        assert store.repair() == "the counts of jobs in default"
+        assert store.repair() == "the counts of jobs in default, since another program has changed its rows"
         assert other.repair() == ""
     assert other.repair() == ""
     factory.check()

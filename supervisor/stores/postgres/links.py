@@ -71,7 +71,7 @@ class Links:
         self.repair()
 
     def repair(self) -> frozenset[str]:
-        """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return their queues."""
+        """Let jobs go on that wait in vain, since other programs have changed or locked rows by plain SQL. Return their queues."""
         found = frozenset(self._connection.column(LOST))
         self._newly_ready.add(found)
         return found

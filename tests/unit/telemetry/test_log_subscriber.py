@@ -193,7 +193,7 @@ def failed(cause: Cause = Cause.EXCEPTION, **more: Any) -> Outcome:
         ),
         (
             events.StoreRepaired("the counts of jobs in mail"),
-            "WARNING store repaired, since another program has changed its rows: the counts of jobs in mail",
+            "WARNING store repaired: the counts of jobs in mail",
         ),
         (
             events.LoopGap(60.0),
