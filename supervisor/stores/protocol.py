@@ -63,7 +63,7 @@ class Ownership(Protocol):
 
     def watch_owners(self, on_gone: Callable[[str], None]) -> None:
         """From now on call `on_gone`, on the writer's thread, with each owner of this machine that `expired_leases` finds gone
-        and removes."""
+        and removes. It may be called again for an owner, and is called at least once before all trace of that owner is removed."""
 
     def notification_fd(self) -> int | None:
         """Return a file descriptor that is readable after another process has notified. If it is None, the caller has to poll."""

@@ -212,6 +212,21 @@ def test_an_owner_of_this_machine_is_known_to_be_gone_at_once(factory, store):
     assert store.connection.column("select owner from {s}.supervisors") == ["one"]
 
 
+def test_the_row_of_an_owner_that_is_gone_stays_until_its_programs_were_ended(factory, store):
+    def killed(owner):
+        raise KeyboardInterrupt(owner)
+
+    rows = "select owner from {s}.supervisors order by id"
+    run_and_exit(factory, "dead")
+    store.watch_owners(killed)
+    with pytest.raises(KeyboardInterrupt, match="dead"):
+        store.expired_leases(10)
+    assert store.connection.column(rows) == ["one", "dead"]
+    store.watch_owners(lambda owner: None)
+    store.expired_leases(10)
+    assert store.connection.column(rows) == ["one"]
+
+
 def test_an_owner_is_not_gone_before_the_last_process_that_it_left(factory, store):
     put(store)
     orphan = run_and_exit(factory, "dying", claim=1, orphan=True)

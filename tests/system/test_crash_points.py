@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sqlite3
 import sys
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 
+from supervisor.workers.system import process_tree as proctree
 from tests.system import crash_points
-from tests.system.command import Command, Running
+from tests.system.command import Command, Running, wait_for
 
 CONFIG = """
 workers: {count: 2}
@@ -38,6 +40,17 @@ PLUGIN = {
         def fails(job):
             mark(job)
             raise ValueError("never")
+    """
+}
+LEAVES_A_PROGRAM = {
+    "leaves.py": """
+        import subprocess
+        from supervisor import handler
+
+        @handler
+        def leaves(job):
+            program = "echo $$ > program; exec sleep 3600"
+            subprocess.run(["env", "-i", "setsid", "--fork", "sh", "-c", program], check=True)
     """
 }
 RECOVERIES = [point for point in crash_points.POINTS if "recovery" in point]
@@ -126,6 +139,26 @@ def test_every_promise_is_kept_by_a_supervisor_killed_during_its_recovery_of_ano
     run_until(command, point)
     assert command.run("--drain").wait(60) == 0
     assert_every_promise_was_kept(command)
+
+
+def test_programs_of_a_lost_supervisor_end_although_a_supervisor_was_killed_as_it_recovered_that_one(
+    command: Command,
+) -> None:
+    """The lost one was killed together with its forkserver, which would have ended them."""
+    command.write(config=CONFIG, plugins=LEAVES_A_PROGRAM)
+    run, file = command.run(), command.folder / "program"
+    command.until(command.enqueue("leaves"), "succeeded")
+    program = wait_for(lambda: int(file.read_text() or "0") if file.exists() else False)
+    os.kill(run.forkserver(), signal.SIGKILL)
+    run.kill()
+    run_until(command, "a recovery has removed the row of an owner and its files are there")
+    assert proctree.is_alive(program)
+    try:
+        assert command.run("--drain").wait(60) == 0
+        assert not proctree.is_alive(program)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(program, signal.SIGKILL)
 
 
 def test_a_client_killed_before_it_notifies_has_enqueued_nothing_and_blocks_nothing(command: Command) -> None:

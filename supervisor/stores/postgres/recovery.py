@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 
+from supervisor.errors import StoreError
 from supervisor.stores.codes import IN_FLIGHT, LEFT, PENDING
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.owner_lock import is_gone
@@ -65,8 +68,10 @@ class Recovery:
                 locked = self._locks.jobs_locked_by_others([id for id, owner in ids.items() if owner not in gone])
                 rows = [row for row, id in zip(rows, ids, strict=True) if id not in locked]
             for id, (name, _, _, long_ago, has_leases) in owners.items():
-                if not has_leases and (id in gone or long_ago):
-                    self._forget(id, name if id in gone else None)
+                if not has_leases and id in gone:
+                    self._connection.after_commit(partial(self._end, id, name))
+                elif not has_leases and long_ago:
+                    self._forget(id)
         names = {id: name for id, (name, *_) in owners.items()}
         leases = leases_from(row[_LEASE] for row in rows)
         return [
@@ -74,10 +79,15 @@ class Recovery:
             for lease, (deadline, started_at, id, *_) in zip(leases, rows, strict=True)
         ]
 
-    def _forget(self, id: int, gone: str | None) -> None:
+    def _end(self, id: int, gone: str) -> None:
+        """Report an owner that is gone, and then remove it in a transaction of its own: if that is not done, or this process is killed
+        before, a later recovery does both again."""
+        self._on_gone(gone)
+        with suppress(StoreError), self._connection.transaction():
+            self._forget(id)
+
+    def _forget(self, id: int) -> None:
         """Remove the owner, and make the dead letters that it had claimed due at once; rows that are locked wait for the next
         time."""
-        if gone is not None:
-            self._connection.after_commit(lambda: self._on_gone(gone))
         self._connection.later(FORGET, id)
         self._connection.later(OFFER_DEAD_LETTERS, id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
@@ -90,13 +90,15 @@ class OwnerLock:
         with suppress(OSError):
             self.folder.rmdir()
 
-    def remove_dead(self, owners: Iterable[str]) -> None:
-        """Remove the files of those `owners` that are gone. Each lock is held meanwhile, so that no owner can join under it."""
+    def remove_dead(self, owners: Iterable[str], on_gone: Callable[[str], None]) -> None:
+        """Remove the files of those `owners` that are gone, each after a call of `on_gone`. Its lock is held meanwhile, so that no owner
+        can join under it."""
         for owner in owners:
             with suppress(OSError):
                 fd = os.open(self._path(owner), _FLAGS)
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    on_gone(owner)
                     self.remove(owner)
                 finally:
                     os.close(fd)

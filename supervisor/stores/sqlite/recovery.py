@@ -66,9 +66,11 @@ class Recovery:
             without = self._connection.rows(OWNERS_WITHOUT_LEASES, self._owner.id)
             long_ago = self._connection.now() - _FORGOTTEN_AFTER
             unlisted = with_files.difference(self._connection.json(OWNERS))
-        if unlisted:  # owners that died before their row was there, or just after it was removed
+        if (
+            unlisted
+        ):  # owners that died before their row was there, or whose recovery was killed after it had removed the row
             with self._connection.transaction():
-                self._connection.after_commit(lambda: self._lock.remove_dead(unlisted))
+                self._connection.after_commit(lambda: self._lock.remove_dead(unlisted, self._on_gone))
         for id, owner, state, seen_at in without:
             gone = state == LEFT or self._lock.is_gone(owner)
             if gone or seen_at < long_ago:
@@ -99,5 +101,6 @@ class Recovery:
             self._connection.run(OFFER_DEAD_LETTERS, self._connection.now(), id)
 
     def _remove(self, owner: str) -> None:
+        """The files are removed last: as long as they are there, a later recovery calls this again."""
         self._on_gone(owner)
         self._lock.remove(owner)
