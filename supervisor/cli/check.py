@@ -14,7 +14,7 @@ import click
 from supervisor.cli.context import code_of, current_context, echo, load_settings
 from supervisor.cli.exit_codes import MISTAKE, UNAVAILABLE
 from supervisor.cli.options import config_option
-from supervisor.cli.plugin_scan import load_hooks, location, misfits, scan
+from supervisor.cli.plugin_scan import load_hooks, location, scan_with_schedules
 from supervisor.cli.render import print_block
 from supervisor.cli.store_access import is_absent, private_files, use_store
 from supervisor.config.contradictions import handler_problems, url_problem
@@ -22,7 +22,7 @@ from supervisor.config.diagnostics import is_spoiled
 from supervisor.config.document import Keys
 from supervisor.config.file_permissions import open_to_others
 from supervisor.config.misspelt import doubtful_queues, unknown_handlers
-from supervisor.config.schedules_in_force import schedule_warnings, schedules_of
+from supervisor.config.schedules_in_force import misfit_texts, schedule_warnings, schedules_of
 from supervisor.config.settings import DlqSettings, Settings
 from supervisor.config.without_effect import without_effect
 from supervisor.dead_letters.file_sink import FileSink
@@ -73,17 +73,19 @@ def check() -> int:
 def _check_code(settings: Settings, mistakes: _Mistakes) -> bool:
     """Check the plugins, and what the config has about them. Return False if nothing can be found out about them."""
     try:
-        reports = scan(settings)
+        scanned = scan_with_schedules(settings)
     except ConfigError as error:  # plugins that root must not import, since others may change them
         mistakes.add(*error.errors)
         return False
     except NoForkserver as error:
         mistakes.add(str(error))
         return False
+    reports = scanned.reports
     _check_plugins(settings, reports, mistakes)
     _check_handlers(settings, reports, mistakes)
     if not mistakes.any:
-        _check_schedules(settings, reports, mistakes)
+        _print_schedules(settings, reports)
+        mistakes.add(*misfit_texts(scanned.schedule_misfits))
     _check_sinks(settings, load_hooks(settings, reports, frozenset({"supervisor_sinks"})), mistakes)
     return True
 
@@ -160,18 +162,12 @@ def _check_handlers(settings: Settings, reports: list[SourceReport], mistakes: _
         echo(f"Warning: {warning}", err=True)
 
 
-def _check_schedules(settings: Settings, reports: list[SourceReport], mistakes: _Mistakes) -> None:
-    """Print when each schedule fires, and check its payload by the parameters of its handler. The plugins are imported again only if
-    there are both."""
+def _print_schedules(settings: Settings, reports: list[SourceReport]) -> None:
+    """Print when each schedule fires."""
     handlers = {info.name: info for report in reports for info in report.handlers}
-    schedules = schedules_of(settings, handlers).values()
-    for it in schedules:
+    for it in schedules_of(settings, handlers).values():
         next_at = iso(it.timing.after(round(time.time() * MICROSECONDS))) or "none"
         echo(f"schedule: {it.name}: {it.handler}, {shown_timing(it.timing.text)}; the next time from now is {next_at}")
-    typed = {name for name, info in handlers.items() if info.schema is not None}
-    found = [it for it in schedules if it.handler in typed]
-    for place, message in misfits(settings, [(it.handler, it.payload) for it in found]) if found else ():
-        mistakes.add(f"schedule {found[place].name!r}: handler {found[place].handler!r}: {message}")
 
 
 def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from supervisor.cli.context import echo
 from supervisor.config.file_permissions import require_trust
+from supervisor.config.schedules_in_force import configured_payloads
 from supervisor.config.settings import Settings
 from supervisor.events import HookFailed
 from supervisor.plugins.discovery import discover
@@ -18,28 +19,44 @@ from supervisor.workers.parent.backend import ForkserverBackend
 from supervisor.workers.system import requirements
 
 
+class Scanned(NamedTuple):
+    """`misfits` are the index and the message of each payload that its handler would refuse, and `schedule_misfits` the name, the
+    handler and the message of each such schedule."""
+
+    reports: list[SourceReport]
+    misfits: Sequence[Any]
+    schedule_misfits: Sequence[Sequence[str]]
+
+
 def scan(settings: Settings) -> list[SourceReport]:
     """Return what a forkserver finds in the plugins. No worker is started.
 
     Raises ConfigError if root must not import them, NoForkserver and SystemRefused.
     """
-    reports, _ = _scanned(settings, ())
-    return reports
+    return _scanned(settings).reports
+
+
+def scan_with_schedules(settings: Settings) -> Scanned:
+    """Do the same, and check the payloads of schedules. Raises what `scan` raises."""
+    return _scanned(settings, schedules=configured_payloads(settings))
 
 
 def misfits(settings: Settings, payloads: Sequence[tuple[str, str]]) -> list[tuple[int, str]]:
     """Return the index and the message of each payload (handler, JSON) that its handler would refuse. Raises what `scan` raises."""
-    _, found = _scanned(settings, payloads)
-    return [(index, message) for index, message in found]
+    return [(index, message) for index, message in _scanned(settings, payloads).misfits]
 
 
-def _scanned(settings: Settings, payloads: Sequence[tuple[str, str]]) -> tuple[list[SourceReport], Sequence[Any]]:
+def _scanned(
+    settings: Settings, payloads: Sequence[tuple[str, str]] = (), schedules: Mapping[str, tuple[str, str]] | None = None
+) -> Scanned:
     require_trust(settings)
     requirements.require()
-    return asyncio.run(_scan(settings, payloads))
+    return asyncio.run(_scan(settings, payloads, schedules or {}))
 
 
-async def _scan(settings: Settings, payloads: Sequence[tuple[str, str]]) -> tuple[list[SourceReport], Sequence[Any]]:
+async def _scan(
+    settings: Settings, payloads: Sequence[tuple[str, str]], schedules: Mapping[str, tuple[str, str]]
+) -> Scanned:
     options = WorkerOptions(
         plugins=settings.plugins.paths,
         base=str(settings.base),
@@ -51,10 +68,11 @@ async def _scan(settings: Settings, payloads: Sequence[tuple[str, str]]) -> tupl
         result_limit=settings.limits.result,
         owner="scan",
         payloads=payloads,
+        schedules=schedules,
     )
     backend = ForkserverBackend(options, _Silent(), asyncio.get_running_loop())
     try:
-        return list(await backend.start()), backend.misfits
+        return Scanned(list(await backend.start()), backend.misfits, backend.schedule_misfits)
     finally:
         await backend.stop()
 

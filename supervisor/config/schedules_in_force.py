@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from supervisor.config.diagnostics import Contradiction
 from supervisor.config.document import Keys
@@ -32,6 +32,16 @@ def _schedule(name: str, it: ScheduleSettings, settings: Settings, handlers: Map
     priority = options.get("priority", 0) if it.priority is None else it.priority
     payload = encode(it.payload, limit=MAX_BYTES)
     return Schedule(name, it.handler, it.timing, payload, queue, priority, it.jitter or 0.0, it.on_missed, it.overlap)
+
+
+def configured_payloads(settings: Settings) -> dict[str, tuple[str, str]]:
+    """Return the handler and the payload, in JSON, of each schedule of the config."""
+    return {name: (it.handler, encode(it.payload, limit=MAX_BYTES)) for name, it in settings.schedules.items()}
+
+
+def misfit_texts(misfits: Iterable[Sequence[str]]) -> list[str]:
+    """Return a text for each payload of a schedule that its handler refuses: (schedule, handler, the reason)."""
+    return [f"schedule {name!r}: handler {handler!r}: {message}" for name, handler, message in misfits]
 
 
 def schedule_contradictions(settings: Settings) -> Iterator[Contradiction]:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from supervisor.config.contradictions import handler_problems
 from supervisor.config.job_limits import JobLimitSettings
 from supervisor.config.misspelt import name_warnings
-from supervisor.config.schedules_in_force import schedules_of
+from supervisor.config.schedules_in_force import misfit_texts, schedules_of
 from supervisor.config.settings import Settings
 from supervisor.config.without_effect import without_effect
 from supervisor.events import Bus, ConfigWarning, PluginFailed, PluginLoaded, PluginWarning
@@ -96,13 +96,17 @@ def freed_queues(limits: JobLimits, outcomes: Sequence[Outcome]) -> frozenset[st
     return frozenset(it.lease.queue for it in outcomes if limits.counts(it.lease.queue, it.lease.handler))
 
 
-def emit_config_events(bus: Bus, reports: Sequence[SourceReport], settings: Settings) -> None:
-    """Report the plugins of a start or a reload, the names in the config that don't fit them, and settings without effect."""
+def emit_config_events(
+    bus: Bus, reports: Sequence[SourceReport], settings: Settings, misfits: Sequence[Sequence[str]] = ()
+) -> None:
+    """Report the plugins of a start or a reload, the names in the config that don't fit them, settings without effect, and the payloads
+    of schedules that their handlers refuse (`misfits`)."""
     emit_plugin_events(bus, reports, settings)
     if nothing := nothing_served(reports, settings):
         bus.emit(PluginWarning(*nothing))
     handlers = [info for report in reports for info in report.handlers]
-    for warning in (*name_warnings(settings, {info.name for info in handlers}), *without_effect(settings, handlers)):
+    of_names = name_warnings(settings, {info.name for info in handlers})
+    for warning in (*of_names, *without_effect(settings, handlers), *misfit_texts(misfits)):
         bus.emit(ConfigWarning(warning))
 
 

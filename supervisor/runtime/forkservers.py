@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from supervisor.config.schedules_in_force import configured_payloads
 from supervisor.config.settings import Settings
 from supervisor.runtime.tasks import cancel, start_task
 from supervisor.workers.interface import WorkerOptions
@@ -71,6 +72,7 @@ class Forkservers:
             result_limit=settings.limits.result if settings.store.kafka is None else 0,
             owner=self._owner, owner_fd=self.owner_fd, descriptor_limit=self.descriptor_limit,
             log_level=settings.log.level, interruptions=_interruptions(settings), resources=resources,
+            schedules=configured_payloads(settings),
         )  # fmt: skip
 
 

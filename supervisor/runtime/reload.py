@@ -81,7 +81,7 @@ class Reloader:
         changed = changed_keys(self.settings, settings)
         plugins = self._plugin_files.reloaded(digests, engine.config.reports, reports)
         self.settings = settings
-        emit_config_events(self._bus, reports, settings)
+        emit_config_events(self._bus, reports, settings, new.schedule_misfits)
         engine.renew(settings, new, reports)
         needs_restart += tuple(f"{file} (its sinks and hooks run in the supervisor)" for file in plugins.needs_restart)
         self._bus.emit(ConfigReloaded(changed, needs_restart, plugins.files, plugins.added, plugins.removed))

@@ -154,7 +154,7 @@ class Supervisor:
         parts.forkservers.descriptor_limit = descriptors.raise_limit()
         backend = parts.forkservers.add(self.settings)
         reports = await backend.start()
-        emit_config_events(self.bus, reports, self.settings)
+        emit_config_events(self.bus, reports, self.settings, backend.schedule_misfits)
         parts.plugins.register(BuiltInSinks(), BuiltInSinks.NAME)
         load_parent_side(parts.plugins, discover(self.settings.plugins.paths, self.settings.base), reports)
         inbox.listen()  # an import may have set signal handlers of its own

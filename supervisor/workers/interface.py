@@ -275,7 +275,7 @@ class WorkerOptions:
     seconds between heartbeats; `heartbeats` has those of single handlers, which go before their decorators'. `import_timeout`
     is seconds for one plugin, `result_limit` is bytes, or 0 to keep no result. `owner_fd` is a descriptor that workers keep open. `descriptor_limit` is
     their soft limit; by default that of this process. Log records below `log_level` are left out. `payloads` of handlers, in JSON, are
-    checked once the plugins are imported. `interruptions` are as in Hello, and `resources` has `nice` and `rlimits` of single
+    checked once the plugins are imported, and so are those of `schedules`, by name. `interruptions` are as in Hello, and `resources` has `nice` and `rlimits` of single
     handlers."""
 
     plugins: Sequence[str]
@@ -293,6 +293,7 @@ class WorkerOptions:
     payloads: Sequence[tuple[str, str]] = ()
     interruptions: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
     resources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    schedules: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

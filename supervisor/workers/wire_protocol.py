@@ -50,8 +50,8 @@ class Broken(ValueError):
 class Hello(NamedTuple):
     """The first message to a forkserver. `plugins` are relative to `base`; `skip` names the sources not to import. `heartbeat`
     and the values of `heartbeats` are seconds, `result_limit` is bytes, or 0 to keep no result. `token` begins the forkserver's log records. `payloads` are
-    those to be checked, each as [handler, JSON]. `interruptions` are the `soft_timeout` and the `cancel_grace` (seconds or null) by
-    handler, as far as the config has them, and those of all other handlers under ""; `resources` are `nice` and `rlimits` by
+    those to be checked, each as [handler, JSON]; so are those of `schedules`, by name. `interruptions` are the `soft_timeout` and the
+    `cancel_grace` (seconds or null) by handler, as far as the config has them, and those of all other handlers under ""; `resources` are `nice` and `rlimits` by
     handler."""
 
     plugins: Sequence[str]
@@ -67,6 +67,7 @@ class Hello(NamedTuple):
     payloads: Sequence[Sequence[str]] = ()
     interruptions: Mapping[str, Mapping[str, float | None]] = {}
     resources: Mapping[str, Mapping[str, Any]] = {}
+    schedules: Mapping[str, Sequence[str]] = {}
 
 
 class Fork(NamedTuple):
@@ -92,8 +93,12 @@ class Importing(NamedTuple):
 
 
 class Ready(NamedTuple):
-    reports: Sequence[Mapping[str, Any]]  # the fields of a SourceReport for each source
-    misfits: Sequence[Sequence[Any]] = ()  # [index, message] of the payloads that their handlers refuse
+    """`reports` are the fields of a SourceReport for each source. `misfits` are [index, message] of the payloads that their handlers
+    refuse, and `schedule_misfits` [schedule, handler, message] of such schedules of the config and of plugins."""
+
+    reports: Sequence[Mapping[str, Any]]
+    misfits: Sequence[Sequence[Any]]
+    schedule_misfits: Sequence[Sequence[str]]
 
 
 class Forked(NamedTuple):
@@ -121,13 +126,13 @@ _OPTIONAL_INTEGER = (int, type(None))
 _MESSAGES: Mapping[str, tuple[type[Any], tuple[tuple[type, ...], ...]]] = {
     "hello": (
         Hello,
-        (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, _TEXT, _TEXT, _TEXT, _LIST, _MAPPING, _MAPPING),
+        (_LIST, _TEXT, _LIST, _TEXT, _NUMBER, _MAPPING, _INTEGER, *[_TEXT] * 3, _LIST, *[_MAPPING] * 3),
     ),
     "fork": (Fork, (_INTEGER, _INTEGER, _TEXT, _INTEGER)),
     "reap": (Reap, (_INTEGER,)),
     "stop": (Stop, ()),
     "importing": (Importing, (_TEXT,)),
-    "ready": (Ready, (_LIST, _LIST)),
+    "ready": (Ready, (_LIST, _LIST, _LIST)),
     "forked": (Forked, (_INTEGER, _INTEGER)),
     "not_forked": (NotForked, (_INTEGER, _TEXT)),
     "reaped": (Reaped, (_INTEGER, _OPTIONAL_INTEGER, _OPTIONAL_INTEGER)),

@@ -233,7 +233,8 @@ def test_files_that_a_job_opens_after_it_closed_the_channels_of_its_worker_stay_
 FORGED = {
     "rubbish": "b'rubbish\\n'",
     "an_answer": """b'["forked",99,5]\\n["reaped",1,0,0]\\n'""",
-    "reports": """b'["ready",[{"source":5}]]\\n'""",
+    "reports": """b'["ready",[{"source":5}],[],[]]\\n'""",
+    "misfits": """b'["ready",[],[],[["daily",5,"wrong"]]]\\n'""",
     "an_empty_line": "b'\\n'",
     "without_end": "b'x' * 100_000_000",
 }

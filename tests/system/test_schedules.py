@@ -32,6 +32,9 @@ PLUGIN = {
         def waits(job):
             while not os.path.exists("go"):
                 time.sleep(0.01)
+
+        @handler
+        def typed(number: int): ...
     """
 }
 DECORATED = """
@@ -283,3 +286,21 @@ def test_a_schedule_without_a_handler_is_warned_of_and_its_jobs_wait(command: Co
     wait_for(at_least(command, "lost", 1))
     assert "no plugin has the handler 'nobody', so its jobs wait" in schedules(command)["lost"]["problems"]
     command.ask("jobs", "cancel", *[str(job["id"]) for job in command.jobs() if job["state"] != "cancelled"])
+
+
+def test_a_payload_that_does_not_fit_is_warned_of_at_the_start_and_at_a_reload_as_a_check_finds_it(
+    command: Command,
+) -> None:
+    use(command, right={"handler": "typed", "every": "1h", "payload": {"number": 1}})
+    run = started(command)
+    use(command, wrong={"handler": "typed", "every": "1h", "payload": {"number": "x"}})
+    reload(run)
+    expected = "schedule 'wrong': handler 'typed': payload.number: expected"
+    found = run.logged(expected)
+    assert run.log.count(expected) == 1 and "WARNING" in found
+    stop(run)
+    again = started(command)
+    again.logged(expected)
+    stop(again)
+    checked = command.call("check")
+    assert (checked.code, f"Error: {expected}" in checked.err) == (2, True)

@@ -27,8 +27,6 @@ from time import monotonic
 from types import FrameType
 from typing import Any, NoReturn
 
-import orjson
-
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.primitives import kept_primitives
@@ -42,6 +40,7 @@ from supervisor.workers.child.process_state import quiet_signals
 from supervisor.workers.child.record_handler import RecordHandler
 from supervisor.workers.child.stdio import flush_streams, hold_standard_fds, install_streams
 from supervisor.workers.forkserver.import_effects import ImportEffects
+from supervisor.workers.forkserver.payload_checks import misfits, schedule_misfits
 from supervisor.workers.forkserver.spawn import spawn
 from supervisor.workers.system import interpreter, linux, marks
 from supervisor.workers.system import process_tree as proctree
@@ -155,12 +154,12 @@ def _run(control: Control, parent_death: int, owner: Sequence[int]) -> None:
     install_streams()
     quiet_signals()
     warned = {} if spawns else effects.warnings()
-    forkserver = Forkserver(control, parent_death, owner, hello, records, plugins)
+    forkserver = Forkserver(control, parent_death, owner, hello._replace(payloads=(), schedules={}), records, plugins)
     gc.collect()
     gc.freeze()  # collections ignore imported objects, so that their memory stays shared after a fork
     linux.disarm_parent_death(parent_death)
     reports = [_fields_of(report, warned.get(report.source, ())) for report in plugins.reports]
-    forkserver.run(wire.Ready(reports, misfits(plugins, hello.payloads)))
+    forkserver.run(wire.Ready(reports, misfits(plugins, hello.payloads), schedule_misfits(plugins, hello.schedules)))
 
 
 def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager) -> ImportEffects:
@@ -173,18 +172,6 @@ def _import_plugins(control: Control, hello: wire.Hello, plugins: PluginManager)
         effects.note(source.name)
     control.send(wire.Importing(""))  # no import is to blame for what follows
     return effects
-
-
-def misfits(plugins: PluginManager, payloads: Sequence[Sequence[str]]) -> list[list[Any]]:
-    """Return [index, message] of each payload that its handler refuses."""
-    found: list[list[Any]] = []
-    for index, (handler, payload) in enumerate(payloads):
-        try:
-            if (binding := plugins.bindings.get(handler)) is not None:
-                binding.check(orjson.loads(payload))
-        except Exception as error:  # InvalidPayload, or what a validator of the plugin has raised
-            found.append([index, str(error)])
-    return found
 
 
 class Forkserver:

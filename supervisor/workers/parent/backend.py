@@ -64,6 +64,7 @@ class ForkserverBackend:
     ) -> None:  # fmt: skip
         self.options = options
         self.misfits: Sequence[Sequence[Any]] = ()
+        self.schedule_misfits: Sequence[Sequence[str]] = ()
         self.loop = loop
         self._listener = listener
         self._timeouts = timeouts
@@ -214,7 +215,7 @@ class ForkserverBackend:
 
     def forkserver_ready(self, forkserver: ForkserverClient, reports: list[SourceReport]) -> None:
         every = [*reports, *self._blamed.values()]
-        self.misfits = forkserver.misfits
+        self.misfits, self.schedule_misfits = forkserver.misfits, forkserver.schedule_misfits
         self._listener.forkserver_started(self, forkserver.pid, every)
         if self._first_ready is not None and not self._first_ready.done():
             self._first_ready.set_result(every)

@@ -59,6 +59,7 @@ class ForkserverClient:
         """Start the forkserver. `skip` names sources not to import. Raises OSError, with nothing left open or running."""
         self.ready = False
         self.misfits: Sequence[Sequence[Any]] = ()
+        self.schedule_misfits: Sequence[Sequence[str]] = ()
         self.started = loop.time()
         self._loop = loop
         self._listener = listener
@@ -181,8 +182,9 @@ class ForkserverClient:
             case wire.Importing(source):
                 self._importing = source or None
                 self._expect(self._import_timeout)
-            case wire.Ready(reports, misfits):
+            case wire.Ready(reports, misfits, schedule_misfits):
                 found = _reports(reports)  # before `_importing` is reset: the source that forged them must stay known
+                self.schedule_misfits = _texts(schedule_misfits)
                 self._importing = None
                 self.ready, self.misfits = True, misfits
                 self._expect_nothing()
@@ -335,7 +337,7 @@ def _hello(options: WorkerOptions, skip: Sequence[str], token: str) -> wire.Hell
     return wire.Hello(
         tuple(options.plugins), options.base, tuple(skip), options.start, options.heartbeat, dict(options.heartbeats),
         options.result_limit, options.owner, options.log_level, token, options.payloads,
-        options.interruptions, options.resources,
+        options.interruptions, options.resources, options.schedules,
     )  # fmt: skip
 
 
@@ -344,3 +346,10 @@ def _reports(fields: Sequence[Mapping[str, Any]]) -> list[SourceReport]:
         return reports_from(fields)
     except ValueError as error:
         raise wire.Broken(f"no reports of plugins: {error}") from None
+
+
+def _texts(rows: Sequence[Sequence[str]]) -> Sequence[Sequence[str]]:
+    """Return the rows if each has three texts."""
+    if any(type(row) is not list or [*map(type, row)] != [str, str, str] for row in rows):
+        raise wire.Broken("no misfits of schedules: expected three texts for each")
+    return rows

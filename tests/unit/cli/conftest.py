@@ -15,7 +15,7 @@ from supervisor.events import Bus, ConfigReloaded
 from supervisor.plugins.discovery import discover
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport
-from supervisor.workers.forkserver.main import misfits
+from supervisor.workers.forkserver.payload_checks import misfits, schedule_misfits
 from supervisor.workers.interface import WorkerOptions
 
 
@@ -56,11 +56,13 @@ class InProcessBackend:
     def __init__(self, options: WorkerOptions, listener: object, loop: object) -> None:
         self._options = options
         self.misfits: Sequence[Sequence[Any]] = ()
+        self.schedule_misfits: Sequence[Sequence[str]] = ()
 
     async def start(self) -> Sequence[SourceReport]:
         plugins = PluginManager()
         reports = plugins.load_all(discover(self._options.plugins, Path(self._options.base)))
         self.misfits = misfits(plugins, self._options.payloads)
+        self.schedule_misfits = schedule_misfits(plugins, self._options.schedules)
         return reports
 
     async def stop(self) -> None: ...
