@@ -142,7 +142,7 @@ def test_a_killed_copy_is_undone_by_reopen(database: str, command: Command) -> N
         assert undone.code == 2 and "its jobs are in" in undone.err
         return
     assert (undone.code, undone.err) == (0, "")
-    assert undone.out.endswith("is open again, with the 20000 ready jobs that it had when it was closed\n")
+    assert undone.out.endswith("is open again, with the 20,000 ready jobs that it had when it was closed\n")
     command.enqueue("mail")
     assert command.status()["queues"][0]["queue_size"] == 20_001
     again = command.call("copy", "--from", "sqlite:///jobs.db", "--to", database, "--reopen")
@@ -173,7 +173,7 @@ def test_a_killed_copy_whose_target_is_lost_is_undone_by_force(database: str, co
     opened = command.call(*reopen, "--force")
     assert (opened.code, opened.err) == (0, "")
     first, reason, warning = opened.out.splitlines()
-    assert first.endswith("is open again, with the 20000 ready jobs that it had when it was closed")
+    assert first.endswith("is open again, with the 20,000 ready jobs that it had when it was closed")
     assert reason.startswith("opened by force, although: ")
     assert warning.endswith("run again here, and jobs that still wait there must not run there")
     command.enqueue("mail")
