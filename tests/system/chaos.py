@@ -12,6 +12,7 @@ from tests.system.chaos_hosts import Host, Line
 from tests.system.chaos_load import CONFIG, PLUGIN, Load, accepted, attempts_of, dead_letters_in
 from tests.system.chaos_watcher import StoreWatcher
 from tests.system.command import Command, wait_for
+from tests.system.places import taken_in
 
 BATCHES_PER_SECOND = 14.0
 
@@ -94,10 +95,12 @@ class Chaos:
             hosts={run.number: place for place, host in enumerate(self._hosts) for run in host.runs},
             dead_letters=dead_letters,
             torn=torn,
+            taken=taken_in(self._command.folder),
         )
 
     def summary(self, evidence: Evidence) -> str:
         states = Counter(job["state"] for job in evidence.jobs.values())
+        places = Counter(it.running for it in evidence.taken)
         causes = Counter(error["cause"] for job in evidence.jobs.values() for error in job["errors"])
         return "; ".join(
             [
@@ -108,6 +111,7 @@ class Chaos:
                 f"{_logged(evidence.lines, 'recovered:')} recovered, {_logged(evidence.lines, 'stale')} stale",
                 f"{sum(job['retries'] for job in evidence.jobs.values())} retries {dict(causes)}",
                 f"{len(evidence.dead_letters)} dead letters, {evidence.torn} torn lines",
+                f"limited jobs started as one of {dict(sorted(places.items()))}",
                 f"{_logged(evidence.lines, 'store unavailable')} times unavailable",
                 f"{self.watcher.looks} looks",
             ]

@@ -13,8 +13,9 @@ from typing import Any
 
 from tests.system.chaos_faults import InjectedFault
 from tests.system.chaos_hosts import Line
-from tests.system.chaos_load import RAISING, TTL, Attempt
+from tests.system.chaos_load import LIMIT, RAISING, TTL, Attempt
 from tests.system.chaos_watcher import claim_count
+from tests.system.places import Taken
 
 SLACK = 0.25  # seconds between an event and its line in the log, on a busy machine
 LOSES_LEASES = frozenset({"kill supervisor", "term supervisor", "stop supervisor", "cut cable"})
@@ -44,6 +45,7 @@ class Evidence:
     hosts: dict[int, int]
     dead_letters: set[int]
     torn: int
+    taken: list[Taken]
 
     def __post_init__(self) -> None:
         self.by_job: dict[int, list[Line]] = {}
@@ -97,7 +99,7 @@ def problems(evidence: Evidence) -> Iterator[tuple[int | None, str]]:
     for check in (
         batches_are_whole, jobs_have_ended, successes_had_their_effect, settled_by_the_holder, tokens_are_new,
         failures_are_counted, failures_have_a_cause, leases_are_lost_for_a_reason, attempts_are_repeated_for_a_reason,
-        attempts_overlap_for_a_reason, dead_letters_are_in_the_file, exit_codes_are_true, nothing_broke,
+        attempts_overlap_for_a_reason, limits_hold, dead_letters_are_in_the_file, exit_codes_are_true, nothing_broke,
     ):  # fmt: skip
         for id, problem in check(evidence):
             yield id, f"{check.__name__.replace('_', ' ')}: {problem}"
@@ -251,6 +253,39 @@ def attempts_overlap_for_a_reason(evidence: Evidence) -> Problems:
             stood_still = evidence.was_hit(STANDSTILL, first.at - TTL, again.at, evidence.run_of(first))
             if not (stood_still and evidence.was_hit(LOSES_LEASES, first.at, again.at)):
                 yield id, f"ran twice at once, and no lease was lost: {first}, {again}"
+
+
+def limits_hold(evidence: Evidence) -> Problems:
+    """No more jobs with a live lease ran at once than their limit. A job may run on for a moment without its lease if its supervisor
+    stood still; the processes of one that was killed have ended before anybody finds that it is gone."""
+    for taken in evidence.taken:
+        if taken.running <= LIMIT:
+            continue
+        running = [_in_process(evidence, pid, taken.at) for pid in (*taken.before, taken.pid)]
+        if sum(not _has_lost_its_lease(evidence, id, attempt, taken.at) for id, attempt in running) > LIMIT:
+            yield taken.job, f"{taken.running} ran at once under a limit of {LIMIT}: {running}"
+
+
+def _in_process(evidence: Evidence, pid: int, at: float) -> tuple[int, Attempt]:
+    """Return the job that a process ran at this time, and its attempt."""
+    begun = [
+        (attempt.at, id, attempt)
+        for id, attempts in evidence.attempts.items()
+        for attempt in attempts
+        if attempt.pid == pid and attempt.at <= at
+    ]
+    _, id, attempt = max(begun)
+    return id, attempt
+
+
+def _has_lost_its_lease(evidence: Evidence, id: int, attempt: Attempt, at: float) -> bool:
+    """Return whether the attempt ran without a lease then. It may have begun so, and who recovered it may have logged that late."""
+    run, since, until = evidence.run_of(attempt), attempt.at - RECOVERED_WITHIN, at + RECOVERED_WITHIN
+    others = [line for line in evidence.by_job.get(id, ()) if line.run != run and attempt.at < line.at < until]
+    if not (_claims(others) or _was_recovered(evidence, id, since, until)):
+        return False
+    stood_still = evidence.was_hit(STANDSTILL, since, at, run)
+    return stood_still or evidence.was_hit(MAKES_STORE_UNAVAILABLE, since, at)
 
 
 def dead_letters_are_in_the_file(evidence: Evidence) -> Problems:

@@ -18,6 +18,8 @@ from tests.system.command import Command
 TTL = 2.0
 RETRIES = 3
 RAISING = frozenset({"flaky", "failing", "later"})
+LIMIT = 2
+"""At most so many jobs of the handler `limited` run at once, though twice as many workers could run them."""
 
 CONFIG = f"""
 workers: {{count: 2, timeout: 30s, heartbeat: 100ms, heartbeat_timeout: 2s}}
@@ -26,11 +28,13 @@ retry: {{max_retries: {RETRIES}, backoff: {{base: 50ms, factor: 2, max: 400ms}}}
 dlq: {{sinks: [{{type: file, path: sink/dead.jsonl}}]}}
 shutdown: {{grace: 2s}}
 log: {{level: debug, format: json}}
+handlers: {{limited: {{limit: {{running: {LIMIT}}}}}}}
 """
 
 PLUGIN = r"""
 import ctypes, os, random, signal, subprocess, sys, time
 from supervisor import Reject, Retry, handler, hookimpl
+from tests.system.places import place
 
 JOURNAL = os.path.abspath("journal")
 
@@ -58,6 +62,12 @@ def fast(job):
 @handler
 def slow(job):
     time.sleep(job.payload)
+
+
+@handler
+def limited(job):
+    with place(job.id, os.path.dirname(JOURNAL)):
+        time.sleep(job.payload)
 
 
 @handler
@@ -185,6 +195,7 @@ ledger = os.open("ledger", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 KINDS = {
     "fast": (50, lambda: None),
     "slow": (14, lambda: round(chance.uniform(0.03, 0.5), 3)),
+    "limited": (14, lambda: round(chance.choice([*[0.8] * 14, 5.0]) * chance.uniform(0.05, 1.0), 3)),
     "busy": (6, lambda: round(chance.uniform(0.03, 0.5), 3)),
     "longer_than_a_lease": (1, lambda: round(chance.uniform(2.5, 4.0), 3)),
     "flaky": (10, lambda: None),
@@ -225,8 +236,9 @@ def crowded():
 
 def jobs_of(batch):
     size = 1 if crowded() else chance.choice([1, 1, 1, 1, 2, 40])
+    many = chance.choice(["fast"] * 4 + ["limited"])
     for number in range(size):
-        kind = "fast" if size > 2 else chance.choices(list(KINDS), FREQUENCIES)[0]
+        kind = many if size > 2 else chance.choices(list(KINDS), FREQUENCIES)[0]
         job = {"handler": kind, "payload": KINDS[kind][1](), "priority": chance.choice([0, 0, 0, 5, 100])}
         job["headers"] = {"batch": batch, "size": size, "number": number}
         if chance.random() < 0.2:

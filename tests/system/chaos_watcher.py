@@ -11,12 +11,12 @@ from typing import NamedTuple
 from supervisor.stores.codes import DELIVERED, FAILED, IN_FLIGHT, SUCCEEDED
 from supervisor.stores.fencing import COUNT_BITS
 from tests.system.chaos_environments import Environment, Unreadable
-from tests.system.chaos_load import dead_letters_in
+from tests.system.chaos_load import LIMIT, dead_letters_in
 
 INTERVAL = 0.2  # seconds
 MAX_SHARE = 0.1  # of the time is spent reading
 
-ROWS = "select id, state, token, finished_at, retries, owner, lease_until, tier, queue from jobs"
+ROWS = "select id, state, token, finished_at, retries, owner, lease_until, tier, queue, handler from jobs"
 COUNTS = "select state, queue, tier, sum(n) from counts group by state, queue, tier having sum(n) != 0"
 Counts = dict[tuple[int, str, int], int]
 
@@ -35,6 +35,7 @@ class Row(NamedTuple):
     lease_until: int | None
     tier: int
     queue: str
+    handler: str
 
     @property
     def terminal(self) -> bool:
@@ -83,6 +84,7 @@ class StoreWatcher:
         self.looks += 1
         self._note(problem for row in rows for problem in self._row_problems(row))
         self._note(self._count_problems(rows, counts))
+        self._note(self._limit_problems(rows))
         self._note(self._dead_letter_problems(rows, dead_letters))
         self._before = {row.id: row for row in rows}
 
@@ -111,6 +113,12 @@ class StoreWatcher:
             recount[key] = recount.get(key, 0) + 1
         if counts != recount:
             yield f"the counts are {counts}, counted {recount}"
+
+    def _limit_problems(self, rows: list[Row]) -> Iterator[str]:
+        """Leases that have expired count until they are recovered, so there is no exception."""
+        in_flight = [row for row in rows if row.state == IN_FLIGHT and row.handler == "limited"]
+        if len(in_flight) > LIMIT:
+            yield f"{len(in_flight)} jobs in flight under a limit of {LIMIT}: {in_flight}"
 
     def _dead_letter_problems(self, rows: list[Row], dead_letters: dict[int, int]) -> Iterator[str]:
         in_file, _ = dead_letters_in(self._folder)

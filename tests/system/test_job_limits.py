@@ -1,47 +1,27 @@
-"""Limits of queues, handlers and groups hold over all supervisors, whichever of them are killed, and hold up no other jobs."""
+"""Limits of queues, handlers and groups hold over all supervisors, and hold up no other jobs. For supervisors that are killed, see
+`test_chaos_limits`."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import pytest
 
-from supervisor.stores.postgres.store import PostgresStore
-from tests.stores.postgres_server import server
 from tests.system.command import Command, wait_for
 from tests.system.gates import open_gate, waits_at_gate
-from tests.system.killed_in_turn import kill_in_turn
 
-CONFIG = """
-workers: {count: 3}
-retry: {max_retries: 3, backoff: {base: 20ms, jitter: none}}
-"""
-# A job fails if it runs beside more than one other: the lock of a process that is killed is free at once.
 PLUGIN = {
     "work.py": """
-        import fcntl, time
         from supervisor import handler
         from tests.system.gates import wait_for_gate
 
         @handler
         def mail(job):
-            for place in range(2):
-                with open(f"{place}.lock", "a") as lock:
-                    try:
-                        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    except BlockingIOError:
-                        continue
-                    if job.payload is not None:
-                        wait_for_gate(job.payload)
-                    time.sleep(0.01)
-                    return
-            raise RuntimeError("more than two run at once")
+            if job.payload is not None:
+                wait_for_gate(job.payload)
 
         @handler
         def other(job):
@@ -70,16 +50,6 @@ def seconds(job: dict[str, Any], key: str) -> float:
     return datetime.fromisoformat(job[key]).timestamp()
 
 
-@pytest.fixture
-def schema() -> Iterator[str]:
-    """The `store` of a config: a schema of its own in PostgreSQL."""
-    name = f"limits_{os.getpid()}"
-    PostgresStore(server().url, schema=name, create=True).close()
-    yield json.dumps({"url": server().url, "schema": name})
-    with server().connect() as admin:
-        admin.execute(f"drop schema {name} cascade")
-
-
 LIMITED = pytest.mark.parametrize(
     "limit",
     [
@@ -89,20 +59,6 @@ LIMITED = pytest.mark.parametrize(
     ],
     ids=["handler", "queue", "group"],
 )
-
-
-@LIMITED
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_no_more_jobs_run_at_once_while_supervisors_are_killed(
-    command: Command, request: pytest.FixtureRequest, kind: str, limit: str
-) -> None:
-    store = f"store: {request.getfixturevalue('schema')}" if kind == "postgresql" else ""
-    command.write(f"{CONFIG}{store}\n{limit}", PLUGIN)
-    command.enqueue_many([{"handler": "mail", "payload": n // 50, "group": "one"} for n in range(200)])
-    kill_in_turn(command, 4, seed=7)
-    all_succeeded(command, 200)
-    wait_for(lambda: len(command.status()["supervisors"]) == 2)  # those that were killed are gone
-    assert [error for job in command.jobs() for error in job["errors"]] == []
 
 
 @pytest.mark.usefixtures("without_polls")
