@@ -39,6 +39,23 @@ async def nap(payload: Payload) -> None:
         stamp(payload)
 
 
+async def limited(payload: Payload) -> None:
+    """Sleep for `seconds`, between a stamp of `+id` and one of `-id`. The first attempt of a job with `hold` sleeps for an hour."""
+    import asyncio
+
+    stamp({**payload, "id": f"+{payload['id']}"})
+    await asyncio.sleep(3600 if payload.get("hold") and _is_first(payload) else payload["seconds"])
+    stamp({**payload, "id": f"-{payload['id']}"})
+
+
+def _is_first(payload: Payload) -> bool:
+    try:
+        os.close(os.open(f"{payload['to']}-{payload['id']}", os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        return False
+    return True
+
+
 def hang(payload: Payload) -> None:
     """Stamp, and hang for an hour in the way of `kind`: loop, sleep, regex, c_call (holds the GIL), ignore_signals, or program (waits
     for one that ignores TERM)."""

@@ -9,6 +9,7 @@ import pytest
 
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.contender import deployed
+from tests.benchmarks.limits_compared import most_at_once
 from tests.benchmarks.peers.base import Peer
 from tests.benchmarks.run import NotMeasured, Run
 from tests.benchmarks.stamps import percentile
@@ -131,3 +132,10 @@ def test_a_percentile_is_one_of_the_values() -> None:
 def test_an_unknown_row_or_peer_is_named(arguments: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert error in capsys.readouterr().err
+
+
+def test_jobs_run_from_their_start_to_their_end_or_until_they_are_killed() -> None:
+    lines = [("+a", 1, 7), ("+b", 2, 8), ("-a", 3, 7), ("+c", 4, 9), ("+d", 6, 9)]
+    assert most_at_once(lines[:4]) == 2
+    assert most_at_once(lines) == 3
+    assert most_at_once(lines, killed_at=5, victims={8}) == 2

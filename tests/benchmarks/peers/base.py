@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
-Task = Literal["noop", "stamp", "sleep", "hang", "die", "flaky", "nap"]
+Task = Literal["noop", "stamp", "sleep", "hang", "die", "flaky", "nap", "limited"]
 Payload = Mapping[str, Any]
 
 
@@ -19,7 +19,8 @@ class Settings:
     timeout: seconds of one attempt, None for the peer's default. late: acknowledge after the job, not before (Celery).
     prefetch: number of jobs that a worker reserves, None for the peer's default. synchronous: of our SQLite store.
     retries: number of retries of a failed job. concurrency: jobs that a worker process runs at once, 0 if it runs one.
-    http: the port of our HTTP server, 0 for none.
+    http: the port of our HTTP server, 0 for none. limits: of our config. running: jobs of the task `limited` that may run at once over all
+    workers, 0 for no limit. lost_after: seconds after which a worker is taken for lost, None for the peer's default.
     """
 
     workers: int = 2
@@ -31,6 +32,8 @@ class Settings:
     concurrency: int = 0
     http: int = 0
     limits: str = ""
+    running: int = 0
+    lost_after: float | None = None
 
 
 @dataclass(frozen=True)

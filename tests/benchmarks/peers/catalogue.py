@@ -71,6 +71,10 @@ def _pgqueuer(deployment: Deployment) -> Sequence[Sequence[str]]:
     return [_python(f"{_CODE}.pgqueuer")] * deployment.settings.workers
 
 
+def _apart(deployment: Deployment) -> Sequence[Sequence[str]]:
+    return [["unshare", "--net", "--", *command] for command in ours.commands_of_single_workers(deployment)]
+
+
 SUPERVISOR = Peer(OURS, OURS, "ours", ("job-supervisor",), None, 50_000, "", ours.commands, bulk=True)
 SUPERVISOR_POSTGRES = Peer(
     "supervisor-postgres",
@@ -89,6 +93,16 @@ SUPERVISORS_POSTGRES = replace(
     title=f"2 x {OURS} on PostgreSQL, 1 worker each",
     commands=ours.commands_of_single_workers,
 )
+SUPERVISORS = replace(
+    SUPERVISOR,
+    name="supervisors",
+    title=f"2 x {OURS} on SQLite, 1 worker each",
+    commands=ours.commands_of_single_workers,
+)
+SUPERVISORS_APART = replace(
+    SUPERVISORS_POSTGRES, title=f"{SUPERVISORS_POSTGRES.title}, as on two machines", commands=_apart
+)
+"""Each supervisor has a network of its own. So none can see that the processes of another have ended, as if that were on another machine."""
 HUEY_SQLITE = _huey("sqlite")
 HUEY_REDIS = _huey("redis")
 CELERY = Peer(

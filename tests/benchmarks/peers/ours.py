@@ -80,6 +80,11 @@ from tests.benchmarks import tasks
 @handler
 async def nap(job):
     await tasks.nap(job.payload)
+
+
+@handler
+async def limited(job):
+    await tasks.limited(job.payload)
 """
 
 
@@ -92,12 +97,14 @@ def write(deployment: Deployment, workers: int | None = None) -> None:
     (folder / "plugins" / "bench.py").write_text(PLUGIN)
     if settings.concurrency:
         (folder / "plugins" / "async_bench.py").write_text(ASYNC_PLUGIN)
+    limit = f"handlers: {{limited: {{limit: {{running: {settings.running}}}}}}}\n" if settings.running else ""
+    lease = f"lease: {{ttl: {settings.lost_after:g}s}}\n" if settings.lost_after else ""
     http = f'http: {{listen: "127.0.0.1:{settings.http}"}}\n' if settings.http else ""
     config(deployment).write_text(
         f"store: {json.dumps(_store(deployment))}\n"
         f"workers: {{count: {workers or settings.workers}{timeout}, async: {{concurrency: {settings.concurrency or 100}}}}}\n"
         f"retry: {{max_retries: {settings.retries}}}\n"
-        f"{http}log: {{level: warning}}\n{settings.limits}\n"
+        f"{limit}{lease}{http}log: {{level: warning}}\n{settings.limits}\n"
     )
 
 

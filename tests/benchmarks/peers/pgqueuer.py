@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -29,6 +30,7 @@ async def serve() -> AsyncIterator[PgQueuer]:
         for task in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die):
             queue.entrypoint(task.__name__)(_entrypoint(task))
         queue.entrypoint("nap")(_nap)
+        queue.entrypoint("limited", concurrency_limit=deployment.settings.running)(_limited)
         yield queue
     finally:
         await connection.close()
@@ -43,6 +45,10 @@ def _entrypoint(task: Callable[[Payload], None]) -> Callable[[Any], Any]:
 
 async def _nap(job: Any) -> None:
     await tasks.nap(json.loads(job.payload))
+
+
+async def _limited(job: Any) -> None:
+    await tasks.limited(json.loads(job.payload))
 
 
 class Jobs:
@@ -65,7 +71,10 @@ def connect() -> Jobs:
 
 async def work() -> None:
     async with serve() as queue:
-        await queue.run(batch_size=BATCH)
+        if deployment.settings.lost_after is None:
+            await queue.run(batch_size=BATCH)
+        else:
+            await queue.run(batch_size=BATCH, heartbeat_timeout=timedelta(seconds=deployment.settings.lost_after))
 
 
 if __name__ == "__main__":

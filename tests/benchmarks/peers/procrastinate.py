@@ -14,6 +14,8 @@ app = App(connector=PsycopgConnector(conninfo=deployment.url))
 retry = RetryStrategy(max_attempts=deployment.settings.retries) if deployment.settings.retries else False
 for each in (tasks.noop, tasks.stamp, tasks.sleep, tasks.hang, tasks.die):
     app.task(name=each.__name__, retry=retry)(each)
+# A lock allows one job at a time, and there is no higher limit.
+app.task(name="limited", lock="limited" if deployment.settings.running == 1 else None)(tasks.limited)
 
 
 class Jobs:
