@@ -48,10 +48,18 @@ def factory(tmp_path_factory):
     )
     # Jobs that are held back by a limit, in two of the queues.
     factory.sql(
-        """insert into {s}.held_back(job_id, age, priority, tier, handler, queue)
-          select i, i, 0, 0, 'mail', 'q' || i %% 2 from generate_series(1, %s) as i""",
+        """insert into {s}.held_back(job_id, age, priority, tier, name, queue)
+          select i, i, 0, 0, 'handler mail', 'q' || i %% 2 from generate_series(1, %s) as i""",
         MANY,
     )
+    # Lines of groups: a hundred are open, and as many have no time; the others are closed.
+    factory.sql(
+        """insert into {s}.group_lines(queue, tier, name, open_at)
+          select 'q1', 0, 'group ' || i, case when i > 200 then 10::bigint ^ 15 + i when i > 100 then i end
+          from generate_series(1, %s) as i""",
+        MANY,
+    )
+    factory.sql("insert into {s}.limits(name, times, until) select i, '[]', i from generate_series(1, %s) as i", MANY)
     factory.sql(
         "insert into {s}.limited_leases(name, job_id, token) select 'a', i, 0 from generate_series(1, %s) as i", MANY
     )
@@ -63,7 +71,7 @@ def factory(tmp_path_factory):
 @pytest.fixture(params=["without statistics", "with statistics"])
 def store(request, factory):
     if request.param == "with statistics":
-        factory.sql("analyze {s}.jobs; analyze {s}.held_back; analyze {s}.limited_leases")
+        factory.sql("analyze")
     (store,) = factory._opened
     return store
 
@@ -74,7 +82,7 @@ RULE = (1000, 10, 50, 100)
 DONE, DEAD = JobFilter(JobState.SUCCEEDED, handler="mail"), JobFilter(dead_letter="delivered")
 TAGGED = JobFilter(handler="mail", tag="eu")
 MAIL = JobFilter(JobState.FAILED, "q1", "mail", since=1, until=2)
-LINE = ("mail", "q1", 0)
+LINE, GROUP_LINE = ("handler mail", "q1", 0), ("group 1", "q1", 0)
 STATEMENTS = {
     "claim": (claim.CLAIM, (*CLAIM, *WHOLE, *RULE), {"ready", "jobs_pkey"}),
     "claim from a position": (claim.CLAIM, (*CLAIM, 0, 25_000, *RULE), {"ready", "jobs_pkey"}),
@@ -82,15 +90,21 @@ STATEMENTS = {
     "first ready": (claim.FIRST_READY, ("{q0,q1}", "{0,0}", "{1,1}"), {"ready"}),
     "claim ready jobs": (claim.CLAIM_READY, ("q1", "{1,2}", 1, 1, "{}", 10**6, 0), {"jobs_pkey"}),
     "candidates under limits": (job_limits.FIRST_READY, ("q1", 0, 10), {"ready"}),
-    "hold back": (job_limits.HOLD, ("q1", 0, 100, "{mail}"), {"ready", "jobs_pkey"}),
+    "hold back": (job_limits.HOLD, ("q1", 0, 100, "{mail}", "{a}"), {"ready", "jobs_pkey"}),
     "make ready": (job_limits.MAKE_READY, ("{1,2}",), {"jobs_pkey"}),
     "live leases": (job_limits.USES, ("{a,b}",), {"limited_leases_pkey", "jobs_pkey"}),
     "ended leases": (job_limits.FORGET_ENDED, ("a",), {"limited_leases_pkey"}),
-    "lines": (job_limits.LINES, ("", "", -1, 100), {"held_back_lines"}),
+    "lines": (job_limits.LINES, ("handler ", "", -1, 100), {"held_back_lines"}),
     "count of a line": (job_limits.COUNT, (*LINE, 10), {"held_back_lines"}),
     "first of a line": (job_limits.FIRST, (*LINE, 10), {"held_back_lines", "jobs_pkey"}),
     "changed ones of a line": (job_limits.FORGET_CHANGED, (*LINE, 10), {"held_back_lines", "held_back_pkey"}),
     "leave a line": (job_limits.LEAVE, ("{1,2}",), {"held_back_pkey"}),
+    "open lines": (job_limits.OPEN_LINES, ("q1", 0, 1000, 20), {"open_lines"}),
+    "close a line": (job_limits.CLOSE, (*GROUP_LINE, 5), {"group_lines_pkey"}),
+    "remove an empty line": (job_limits.REMOVE_EMPTY, GROUP_LINE, {"group_lines_pkey", "held_back_lines"}),
+    "open lines of ended groups": (job_limits.OPEN_ENDED, ("{q1}", "{group 1}"), {"group_lines_pkey"}),
+    "closed lines": (job_limits.CLOSED, ("q1", 1000), {"open_lines"}),
+    "claims to forget": (job_limits.FORGET_TIMES, (10,), {"limits_until", "limits_pkey"}),
     "promote": (claim.PROMOTE, (1000,), {"scheduled", "jobs_pkey"}),
     "look": (claim.LOOK, ("", 1000, None, False), {"scheduled", "counts_by_queue"}),
     "next due": (claim.NEXT_DUE_LATER, (), {"scheduled"}),
@@ -150,7 +164,9 @@ def test_a_statement_reads_through_its_index(store, name, mode):
     used = {node["Index Name"] for node in nodes if "Index Name" in node}
     assert indexes <= used
     assert not [
-        node for node in nodes if node["Node Type"] == "Seq Scan" and node["Relation Name"] in ("jobs", "held_back")
+        node
+        for node in nodes
+        if node["Node Type"] == "Seq Scan" and node["Relation Name"] in ("jobs", "held_back", "group_lines")
     ]
 
 
@@ -188,9 +204,18 @@ def test_a_claim_touches_little_however_much_waits(store):
         raise ZeroDivisionError
 
 
+@pytest.mark.parametrize(
+    ("sql", "parameters"),
+    [(job_limits.OPEN_LINES, ("q1", 0, 1000, 20)), (job_limits.CLOSED, ("q1", 1000))],
+    ids=["open", "closed"],
+)
+def test_a_claim_reads_few_of_the_lines_of_groups(store, sql, parameters):
+    assert blocks(store, sql, *parameters) < 100
+
+
 @pytest.mark.parametrize("sql", [job_limits.LINES, job_limits.COUNT, job_limits.FIRST])
 def test_a_line_of_jobs_that_are_held_back_is_not_read_to_its_end(store, sql):
-    parameters = ("", "", -1, 100) if sql is job_limits.LINES else (*LINE, 10)
+    parameters = ("handler ", "", -1, 100) if sql is job_limits.LINES else (*LINE, 10)
     assert blocks(store, sql, *parameters) < 100
 
 

@@ -143,7 +143,7 @@ def test_a_store_that_another_process_is_making_is_not_taken_for_another_program
 
 def test_a_newer_version_is_refused_by_name(store, raw):
     raw.execute("pragma user_version = 99")
-    with pytest.raises(StoreError, match="version 99 is of a newer job-supervisor; this one expects at most 3"):
+    with pytest.raises(StoreError, match="version 99 is of a newer job-supervisor; this one expects at most 4"):
         SqliteStore(store.path)
 
 

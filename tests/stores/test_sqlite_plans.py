@@ -28,8 +28,7 @@ BY_KEY = "SEARCH jobs USING INTEGER PRIMARY KEY (rowid=?)"
 TAGGED = JobFilter(tag="eu")
 MAIL = JobFilter(queue="mail", handler="mail", since=1, until=2)
 
-LINES = "USING PRIMARY KEY "
-PLACE_IN_LINE = "handler=? AND queue=? AND tier=? AND priority=? AND age=? AND job_id=?"
+LINES = "USING INDEX held_back_lines "
 
 STATEMENTS = {
     "candidates": (queue.CANDIDATES.as_text_each, "SEARCH jobs USING INDEX ready (queue=? AND tier=?)"),
@@ -87,11 +86,34 @@ STATEMENTS = {
     "ready jobs under limits": (ready_claims.READY_JOBS.as_text_each, BY_KEY),
     "live leases": (job_limits.USES.as_text_each, BY_KEY),
     "ended leases": (job_limits.FORGET_ENDED, "SEARCH limited_leases USING PRIMARY KEY (name=?)"),
-    "lines": (job_limits.NEXT_LINE.as_text_each, f"SEARCH held_back {LINES}(handler=? AND queue=? AND tier>?)"),
-    "count of a line": (job_limits.COUNT, f"SEARCH held_back {LINES}(handler=? AND queue=? AND tier=?)"),
-    "first of a line": (job_limits.FIRST.as_text_each, f"SEARCH held_back {LINES}(handler=? AND queue=? AND tier=?)"),
-    "leave a line": (job_limits.LEAVE, f"SEARCH held_back {LINES}({PLACE_IN_LINE})"),
-    "leave a line, changed": (job_limits.LEAVE_LINE, f"SEARCH held_back {LINES}({PLACE_IN_LINE})"),
+    "lines": (job_limits.NEXT_LINE.as_text_each, f"SEARCH held_back {LINES}(name=? AND queue=? AND tier>?)"),
+    "count of a line": (job_limits.COUNT, f"SEARCH held_back {LINES}(name=? AND queue=? AND tier=?)"),
+    "first of a line": (job_limits.FIRST.as_text_each, f"SEARCH held_back {LINES}(name=? AND queue=? AND tier=?)"),
+    "leave a line": (job_limits.LEAVE, "SEARCH held_back USING INTEGER PRIMARY KEY (rowid=?)"),
+    "leave a line, changed": (job_limits.FORGET_CHANGED, "SEARCH held_back USING INTEGER PRIMARY KEY (rowid=?)"),
+    "groups that have ended": (
+        job_limits.ENDED_GROUPS.as_text_each,
+        "SEARCH limited_leases USING PRIMARY KEY (name>? AND name<?)",
+    ),
+    "open lines": (
+        job_limits.OPEN_LINES.as_text_each,
+        "SEARCH group_lines USING INDEX open_lines (queue=? AND tier=? AND open_at<?)",
+    ),
+    "close a line": (job_limits.CLOSE, "SEARCH group_lines USING PRIMARY KEY (queue=? AND tier=? AND name=?)"),
+    "remove an empty line": (
+        job_limits.REMOVE_EMPTY,
+        "SEARCH group_lines USING PRIMARY KEY (queue=? AND tier=? AND name=?)",
+    ),
+    "whether a line is closed": (
+        job_limits.WAITS_FOR_AN_END,
+        "SEARCH group_lines USING INDEX open_lines (queue=? AND tier=? AND open_at=?)",
+    ),
+    "next line to open": (
+        job_limits.NEXT_OPEN,
+        "SEARCH group_lines USING INDEX open_lines (queue=? AND tier=? AND open_at>?)",
+    ),
+    "next queue with lines": (job_limits.NEXT_QUEUE, "SEARCH group_lines USING INDEX open_lines (queue>?)"),
+    "claims to forget": (job_limits.FORGET_TIMES, "SEARCH limits USING INDEX limits_until (until>? AND until<?)"),
     "next due": (queue.NEXT_DUE, "SEARCH jobs USING INDEX scheduled"),
 }
 

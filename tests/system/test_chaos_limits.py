@@ -48,7 +48,8 @@ PLUGIN = {
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def store(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The `store` of a config: on PostgreSQL a schema of its own."""
+    """The `store` of a config: on PostgreSQL a schema of its own. It must be there before the `command`, whose supervisors use it to the
+    end."""
     if request.param == "sqlite":
         yield "sqlite:///jobs.db"
         return
@@ -60,15 +61,19 @@ def store(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.mark.timeout(120 + JOBS / 5)
-@pytest.mark.parametrize("limited", ["handlers: {mail:", "queues: {default:"], ids=["handler", "queue"])
+@pytest.mark.parametrize(
+    "limited",
+    ["handlers: {mail: {limit:", "queues: {default: {limit:", "queues: {default: {group_limit:"],
+    ids=["handler", "queue", "group"],
+)
 def test_no_more_jobs_run_at_once_though_supervisors_are_killed(
-    command: Command, store: str, limited: str, capsys: pytest.CaptureFixture[str]
+    store: str, command: Command, limited: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A lease is long, so the jobs of a killed supervisor run again only once all of its processes have ended. So the limit holds
     without an exception, and each job that found two others at work is a failure."""
     seed = os.environ.get("SUPERVISOR_CHAOS_SEED") or str(secrets.randbelow(10**9))
-    command.write(f"{CONFIG}store: {store}\n{limited} {{limit: {{running: {LIMIT}}}}}}}", PLUGIN)
-    command.enqueue_many([{"handler": "mail"} for _ in range(JOBS)])
+    command.write(f"{CONFIG}store: {store}\n{limited} {{running: {LIMIT}}}}}}}", PLUGIN)
+    command.enqueue_many([{"handler": "mail", "group": "one"} for _ in range(JOBS)])
     begun = time.monotonic()
     kills = Kills(command, random.Random(seed))
     wait_for(kills.all_jobs_have_ended, 60.0 + JOBS / 10)

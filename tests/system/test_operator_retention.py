@@ -66,7 +66,7 @@ def test_a_drain_reports_jobs_that_its_retention_deletes_at_once(command: Comman
     command.enqueue_many([{"handler": "noop"}] * 1500)
     run = command.run("--drain")
     assert run.wait(30) == 0
-    assert ": 1501 succeeded, 1 failed, 1 dead letter" in run.out
+    assert ": 1,501 succeeded, 1 failed, 1 dead letter" in run.out
     assert f"job {failed} fails failed at attempt 1: exception: ValueError: never" in run.out
     assert "supervisor jobs show" not in run.out, "the jobs are deleted"
     assert [json.loads(line)["id"] for line in (command.folder / "dead.jsonl").read_text().splitlines()] == [failed]

@@ -44,7 +44,7 @@ HELD_BACK_TABLES = (
       name text collate "C" not null, queue text collate "C" not null)""",
     "create index held_back_lines on {s}.held_back(name, queue, tier, priority desc, age, job_id)",
     """create table {s}.group_lines(
-      queue text collate "C", tier smallint, name text collate "C", open_at bigint, primary key(queue, tier, name))""",
+      queue text collate "C", tier smallint, name text collate "C", open_at bigint, primary key(name, queue, tier))""",
     "create index open_lines on {s}.group_lines(queue, tier, open_at)",
 )
 LIMIT_TABLES = (
@@ -56,7 +56,7 @@ LIMIT_TABLES = (
     *HELD_BACK_TABLES,
 )
 _OF_GROUPS = f"name >= '{GROUP}' and name < '{GROUP.rstrip()}!'"
-_OPEN = "on conflict (queue, tier, name) do update set open_at = excluded.open_at"
+_OPEN = "on conflict (name, queue, tier) do update set open_at = excluded.open_at"
 # For the trigger that runs after a job has another queue.
 HELD_BACK_MOVED = f"""update {{s}}.held_back set queue = new.queue where job_id = new.id;
         insert into {{s}}.group_lines(queue, tier, name, open_at)
@@ -149,13 +149,13 @@ OPEN_LINES = """
   select name, queue, tier from {s}.group_lines where queue = $1 and tier = $2 and open_at <= $3 order by open_at limit $4"""
 OPEN_ENDED = f"""
   update {{s}}.group_lines set open_at = {NOW} from unnest($1::text[], $2::text[]) as it(queue, name)
-  where group_lines.queue = it.queue and group_lines.tier in (0, 1) and group_lines.name = it.name"""
-_LINE = "group_lines.name = $1 and group_lines.queue = $2 and group_lines.tier = $3"
+  where group_lines.queue = it.queue and group_lines.name = it.name"""
+_LINE = "group_lines.name = $1 and group_lines.queue = $2 and group_lines.tier + 0 = $3"
 CLOSE = f"update {{s}}.group_lines set open_at = $4 where {_LINE}"
 REMOVE_EMPTY = (
     f"delete from {{s}}.group_lines where {_LINE} and not exists (select from {{s}}.held_back where {_OF_LINE})"
 )
-# The order makes the planner use the index, in which lines without a time come last.
+# The order, and `tier + 0`, make the planner use the right index. Lines without a time come last.
 _OF_TIER = "from {s}.group_lines where queue = $1 and tier ="
 _LAST = "order by queue desc, tier desc, open_at desc limit 1"
 CLOSED = f"""

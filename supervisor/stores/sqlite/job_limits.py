@@ -85,12 +85,13 @@ NEXT_LINE = Select(
 )
 _OF_LINE = "name = ?1 and queue = ?2 and tier = ?3"
 COUNT = f"select count(*) from (select 1 from held_back where {_OF_LINE} limit ?4)"
-_GROUP = "(select iif(json_valid(text), json_extract(text, '$.group'), null) from extras where job_id = jobs.id)"
+_GROUP = "(select iif(json_valid(text), json_extract(text, '$.group'), null) from extras where job_id = it.id)"
 FIRST = Select(
-    f"it.job_id, jobs.handler, it.priority, it.age, {_GROUP}",
+    f"it.id, jobs.handler, it.priority, it.age, {_GROUP}",
     f"""from (
-      select * from held_back where {_OF_LINE} order by name, queue, tier, priority desc, age limit ?4) as it
-    left join jobs on jobs.id = it.job_id and jobs.state = {BLOCKED} and jobs.age = it.age""",
+      select job_id as id, priority, age from held_back
+      where {_OF_LINE} order by name, queue, tier, priority desc, age limit ?4) as it
+    left join jobs on jobs.id = it.id and jobs.state = {BLOCKED} and jobs.age = it.age""",
 )
 FORGET_CHANGED = "delete from held_back where job_id in (select value from json_each(?))"
 
@@ -99,14 +100,14 @@ FIRST_READY = Select(
     f"""from (
       select id, handler, priority, age from jobs
       where state = {READY} and queue = ? and tier = ? and queue not in (select queue from queues where paused)
-      order by priority desc, age limit ?) as jobs""",
+      order by priority desc, age limit ?) as it""",
 )
 HELD_NOW = f"""
   select json_group_array(json_array(id, name)) from (
     select id, case
         when handler in (select value from json_each(?4)) then '{HANDLER}' || handler
         when {_GROUP} in (select value from json_each(?5)) then '{GROUP}' || {_GROUP} end as name
-    from (select id, handler from jobs where state = {READY} and queue = ?1 and tier = ?2 order by priority desc, age limit ?3) as jobs)
+    from (select id, handler from jobs where state = {READY} and queue = ?1 and tier = ?2 order by priority desc, age limit ?3) as it)
   where name is not null"""
 ADD_HELD = """
   insert or replace into held_back(job_id, name, queue, tier, priority, age)
@@ -145,7 +146,7 @@ NEXT_QUEUE = "select min(queue) from group_lines where queue > ?"
 LINES_OF_GROUPS = Select("name, queue, tier", "from (select * from group_lines where queue = ? limit ?)")
 IN_FLIGHT_GROUPS = Select(
     "id, token, grp",
-    f"""from (select id, token, {_GROUP} as grp from jobs where state = {IN_FLIGHT} and queue = ?) where grp is not null""",
+    f"""from (select id, token, {_GROUP} as grp from jobs as it where state = {IN_FLIGHT} and queue = ?) where grp is not null""",
 )
 OPEN_ALL = "update group_lines set open_at = ?2 where queue = ?1"
 LIMIT_BEFORE = "select times from limits where name = ?"
