@@ -91,7 +91,10 @@ def resume(schedule: str) -> int:
 @config_option
 @schedule_argument
 def run(schedule: str) -> int:
-    """Enqueue a job of a schedule now, even if it is paused, and print its id."""
+    """Enqueue a job of a schedule now, even if it is paused, and print its id.
+
+    It is refused while the last job of a schedule with overlap: skip has not ended.
+    """
     settings = load_settings()
     found = found_schedules(settings)
     if found.failure:
@@ -107,17 +110,19 @@ def run(schedule: str) -> int:
 
 
 def _enqueue_now(store: Store, schedule: Schedule) -> int:
-    """Enqueue a job that is due at once, and return its id. Warn if it runs beside another one although it should not."""
-    last: list[ScheduleRow] = []
+    """Enqueue a job that is due at once, and return its id. Raises UserMistake if it would run beside another although
+    `overlap` is skip: the row has place for one job, so the next fire time would overlook one of two."""
 
     def change(now: int, rows: Mapping[str, ScheduleRow]) -> list[ScheduleChange]:
-        last[:] = rows.values()
-        return [ScheduleChange(row.state, rows_of(schedule._replace(jitter=0.0), [now], random)) for row in last]
+        (row,) = rows.values()
+        if schedule.overlap == "skip" and row.unfinished:
+            raise UserMistake(
+                f"job {row.state.last_job} of this schedule has not ended, and overlap: skip allows no other beside it: wait, "
+                f"or cancel it with: supervisor jobs cancel {row.state.last_job}"
+            )
+        return [ScheduleChange(row.state, rows_of(schedule._replace(jitter=0.0), [now], random))]
 
     ((id,),) = store.change_schedules([schedule.name], change, wait=True)
-    for row in last:
-        if row.unfinished and schedule.overlap == "skip":
-            echo(f"Warning: its last job {row.state.last_job} has not ended, and this one runs beside it", err=True)
     return id
 
 

@@ -171,12 +171,22 @@ def test_a_job_is_enqueued_at_once_with_all_that_the_schedule_gives_it(call: Cal
     assert enqueued(call("schedules", "run", "sweep"), call)["handler"] == "sweep"
 
 
-def test_what_keeps_a_job_from_running_alone_is_warned_of(call: Call) -> None:
+def test_no_job_runs_beside_another_of_a_schedule_that_skips(call: Call) -> None:
     first = call("schedules", "run", "often")
     assert (first.out, first.err) == ("1\n", "Warning: no plugin has the handler 'ping'\n")
     second = call("schedules", "run", "often")
-    assert second.out == "2\n"
-    assert "Warning: its last job 1 has not ended, and this one runs beside it\n" in second.err
+    assert (second.code, second.out) == (2, "")
+    assert second.err.endswith(
+        "Error: job 1 of this schedule has not ended, and overlap: skip allows no other beside it: wait, or cancel it with: "
+        "supervisor jobs cancel 1\n"
+    )
+    assert listed(call)["often"]["last_job"] == {"id": 1, "state": "ready"}
+    call("jobs", "cancel", "1")
+    assert call("schedules", "run", "often").out == "2\n"
+
+
+def test_jobs_of_a_schedule_that_allows_it_run_beside_each_other(call: Call) -> None:
+    assert [call("schedules", "run", "nightly").out for _ in range(2)] == ["1\n", "2\n"]
 
 
 def test_a_kafka_store_keeps_none(call: Call) -> None:
