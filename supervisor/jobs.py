@@ -27,6 +27,7 @@ from typing import Any, ClassVar, Final, NamedTuple, Protocol
 from supervisor import parents
 from supervisor.text.printable import printable
 
+MAX_TAGS = 20
 MAX_RETRIES = 1000
 MAX_PROGRESS = 1 << 62
 MAX_PROGRESS_MESSAGE = 200  # characters

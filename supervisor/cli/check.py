@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -31,11 +32,12 @@ from supervisor.errors import ConfigError, NoForkserver, StoreError, StoreMissin
 from supervisor.plugins.manager import PluginManager
 from supervisor.plugins.reports import SourceReport, nothing_served
 from supervisor.schedules.fire_times import MICROSECONDS, shown_timing
+from supervisor.schedules.policy import Schedule
 from supervisor.stores.protocol import Describes, Store, WithRights
 from supervisor.stores.sinks import Sinks
 from supervisor.stores.transfer import Transferable, closed_message
 from supervisor.text.os_errors import not_writable
-from supervisor.text.units import counted, iso
+from supervisor.text.units import counted, format_duration, iso
 from supervisor.threads import start_thread
 from supervisor.workers.blame import HOST
 from supervisor.workers.system import descriptors
@@ -167,7 +169,22 @@ def _print_schedules(settings: Settings, reports: list[SourceReport]) -> None:
     handlers = {info.name: info for report in reports for info in report.handlers}
     for it in schedules_of(settings, handlers).values():
         next_at = iso(it.timing.after(round(time.time() * MICROSECONDS))) or "none"
-        echo(f"schedule: {it.name}: {it.handler}, {shown_timing(it.timing.text)}; the next time from now is {next_at}")
+        facts = (it.handler, shown_timing(it.timing.text), *_extras_shown(it))
+        echo(f"schedule: {it.name}: {', '.join(facts)}; the next time from now is {next_at}")
+
+
+def _extras_shown(schedule: Schedule) -> Iterator[str]:
+    """Yield what relates the jobs of the schedule to others. The values of headers may be secrets."""
+    if schedule.key is not None:
+        yield f"key {schedule.key}" + (", which a failed job holds" if schedule.on_failure == "hold" else "")
+    if schedule.group is not None:
+        yield f"group {schedule.group}"
+    if schedule.tags:
+        yield f"tags {' '.join(schedule.tags)}"
+    if schedule.expires is not None:
+        yield f"expires after {format_duration(schedule.expires)}"
+    if schedule.headers:
+        yield f"headers {' '.join(schedule.headers)}"
 
 
 def _check_sinks(settings: Settings, manager: PluginManager, mistakes: _Mistakes) -> None:

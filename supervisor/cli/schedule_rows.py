@@ -89,7 +89,10 @@ def schedule_dict(name: str, found: Found, stored: InStore) -> dict[str, Any]:
         "cron": cron and cron.expression,
         "timezone": cron and cron.timezone,
         "every": every and every.interval / MICROSECONDS,
-        "queue": None if schedule is None else schedule.queue,
+        **{
+            name: None if schedule is None else getattr(schedule, name)
+            for name in ("queue", "key", "group", "tags", "expires")
+        },
         "paused": state.paused,
         "next_at": iso(next_at),
         "last_at": iso(state.last),

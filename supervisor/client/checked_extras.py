@@ -7,7 +7,8 @@ from operator import index
 from typing import Any, NoReturn, SupportsIndex
 
 from supervisor.errors import InvalidJob
-from supervisor.stores.extras import MAX_PARENTS, MAX_TAGS, NO_EXTRAS, UNFINISHED, WAITING, Extras, Place
+from supervisor.jobs import MAX_TAGS
+from supervisor.stores.extras import MAX_PARENTS, NO_EXTRAS, UNFINISHED, WAITING, Extras, Place
 from supervisor.stores.records import microseconds
 from supervisor.text.names import NAME, is_name
 from supervisor.text.strict_json import MAX_INTEGER

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from supervisor.config import types as kind
 from supervisor.config.section import InvalidSection, Place, Section, setting
+from supervisor.jobs import MAX_TAGS
+from supervisor.parents import PARENTS
 from supervisor.schedules.fire_times import MICROSECONDS, Cron, Every, Timing, checked_cron, zone_of
+from supervisor.schedules.policy import NAME, TIME
 from supervisor.text.names import did_you_mean
-from supervisor.text.strict_json import MAX_INTEGER, encode
+from supervisor.text.strict_json import MAX_INTEGER, decode, encode
 
 ONE_TIMING = "expected either cron or every"
+KEY_NEEDED = "expected key with it"
 MIN_INTERVAL = 1.0  # seconds
 MAX_BYTES = 1_000_000_000
 """Of a payload; `limits.payload` is the limit that holds."""
@@ -45,6 +50,22 @@ def _payload(value: Any, place: Place | None) -> Any:
     return value
 
 
+def _tags(value: Any, place: Place | None) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or len(value) > MAX_TAGS:
+        raise ValueError(f"expected a list of at most {MAX_TAGS} texts")
+    return tuple(dict.fromkeys(kind.queue_name(each, place) for each in value))
+
+
+def _headers(value: Any, place: Place | None) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ValueError("expected a mapping")
+    for name, setter in {NAME: "the schedule", TIME: "the schedule", PARENTS: "the store"}.items():
+        if name in value:
+            raise ValueError(f"expected other names: {name} is set by {setter}")
+    headers: dict[str, Any] = decode(encode(dict(value), limit=MAX_BYTES, what="headers"), "headers")
+    return headers
+
+
 class ScheduleSettings(Section):
     """One schedule: either a cron expression in a time zone, or an interval in seconds."""
 
@@ -58,15 +79,27 @@ class ScheduleSettings(Section):
     jitter: float | None = setting(kind.limit, default=None)
     on_missed: str = setting(kind.one_of("skip", "once", "all"), default="once")
     overlap: str = setting(kind.one_of("allow", "skip"), default="allow")
+    key: str | None = setting(kind.optional(kind.queue_name), default=None)
+    on_failure: str = setting(kind.one_of("pass", "hold"), default="pass")
+    group: str | None = setting(kind.optional(kind.queue_name), default=None)
+    tags: tuple[str, ...] = setting(_tags, default=())
+    expires: float | None = setting(kind.limit, default=None)
+    headers: Mapping[str, Any] = setting(_headers, default_factory=dict)
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
         if not self.has_one_timing:
             raise InvalidSection(ONE_TIMING)
+        if self.lacks_key:
+            raise InvalidSection(f"on_failure: {KEY_NEEDED}")
 
     @property
     def has_one_timing(self) -> bool:
         return (self.cron is None) != (self.every is None)
+
+    @property
+    def lacks_key(self) -> bool:
+        return self.on_failure != "pass" and self.key is None
 
     @property
     def timing(self) -> Timing:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from supervisor.config.diagnostics import Contradiction
 from supervisor.config.document import Keys
-from supervisor.config.schedules import MAX_BYTES, ONE_TIMING, ScheduleSettings, of_handler
+from supervisor.config.schedules import KEY_NEEDED, MAX_BYTES, ONE_TIMING, ScheduleSettings, of_handler
 from supervisor.config.settings import DEFAULT_QUEUE, Settings
 from supervisor.handlers import HandlerInfo
 from supervisor.schedules.policy import Schedule
@@ -31,7 +31,10 @@ def _schedule(name: str, it: ScheduleSettings, settings: Settings, handlers: Map
     queue = it.queue or settings.handler_settings(it.handler, DEFAULT_QUEUE, options).queue or DEFAULT_QUEUE
     priority = options.get("priority", 0) if it.priority is None else it.priority
     payload = encode(it.payload, limit=MAX_BYTES)
-    return Schedule(name, it.handler, it.timing, payload, queue, priority, it.jitter or 0.0, it.on_missed, it.overlap)
+    return Schedule(
+        name, it.handler, it.timing, payload, queue, priority, it.jitter or 0.0, it.on_missed, it.overlap,
+        it.key, it.on_failure, it.group, it.tags, it.expires, it.headers or None,
+    )  # fmt: skip
 
 
 def configured_payloads(settings: Settings) -> dict[str, tuple[str, str]]:
@@ -51,12 +54,21 @@ def schedule_contradictions(settings: Settings) -> Iterator[Contradiction]:
             yield Contradiction(
                 path, ONE_TIMING + (", not both" if it.cron else ""), ((*path, "cron"), (*path, "every"))
             )
-        try:
-            encode(it.payload, limit=settings.limits.payload)
-        except NotJSON as error:
-            yield Contradiction((*path, "payload"), str(error), (("limits", "payload"),), secret=True)
+        if it.lacks_key:
+            yield Contradiction((*path, "on_failure"), KEY_NEEDED, ((*path, "key"),))
+        for key, problem in _too_large(settings, it):
+            yield Contradiction((*path, key), problem, (("limits", "payload"),), secret=True)
     if settings.schedules and settings.store.kafka is not None:
         yield Contradiction(("schedules",), NOT_ON_KAFKA, (("store",),))
+
+
+def _too_large(settings: Settings, it: ScheduleSettings) -> Iterator[tuple[str, str]]:
+    """Yield the keys whose values are larger than the limit of a payload, with the problem."""
+    for key in ("payload", "headers"):
+        try:
+            encode(getattr(it, key), limit=settings.limits.payload, what=key)
+        except NotJSON as error:
+            yield key, str(error)
 
 
 def handler_schedule_problem(settings: Settings, info: HandlerInfo) -> str | None:
@@ -65,11 +77,8 @@ def handler_schedule_problem(settings: Settings, info: HandlerInfo) -> str | Non
         return None
     if settings.store.kafka is not None:
         return NOT_ON_KAFKA
-    try:
-        encode(of_handler(info.name, info.options["schedule"]).payload, limit=settings.limits.payload)
-    except NotJSON as error:
-        return str(error)
-    return None
+    too_large = _too_large(settings, of_handler(info.name, info.options["schedule"]))
+    return next((problem for _, problem in too_large), None)
 
 
 def schedule_warnings(settings: Settings, handlers: Collection[str]) -> Iterator[str]:
@@ -85,3 +94,5 @@ def schedule_warnings(settings: Settings, handlers: Collection[str]) -> Iterator
             yield f"{where}.queue: no worker here serves queue {it.queue!r}; another supervisor has to, or add it to workers.queues"
         if it.every is not None and "timezone" in it.written:
             yield f"{where}.timezone: it has no effect beside every"
+        if it.jitter is not None and it.expires is not None and it.expires <= it.jitter:
+            yield f"{where}.expires: it is not longer than jitter, so jobs that are due later than that never run"

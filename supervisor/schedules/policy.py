@@ -5,8 +5,8 @@ Everything is a function of the clock of the store, of the state that the store 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from supervisor.schedules.fire_times import MICROSECONDS, Cron, Due, Timing
 from supervisor.text.units import format_duration
@@ -21,13 +21,16 @@ SET_BACK = 3 * 3600 * MICROSECONDS
 MAX_AGE = 10 * 366 * 86_400 * MICROSECONDS
 """Fire times of a cron expression are looked for among those of so much time: another program may have written any time."""
 
+NAME, TIME = "schedule.name", "schedule.time"
+"""Headers of the jobs of schedules: the name, and the fire time in ISO 8601."""
+
 ENQUEUED = "enqueued"
 PAUSED = "paused"
 MISSED = "missed"
 
 
 class Schedule(NamedTuple):
-    """A schedule as the configuration has it. `payload` is JSON text, and `jitter` is in seconds."""
+    """A schedule as the configuration has it. `payload` is JSON text, and `jitter` and `expires` are in seconds."""
 
     name: str
     handler: str
@@ -38,6 +41,12 @@ class Schedule(NamedTuple):
     jitter: float = 0.0
     on_missed: str = "once"
     overlap: str = "allow"
+    key: str | None = None
+    on_failure: str = "pass"
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    expires: float | None = None
+    headers: Mapping[str, Any] | None = None
 
 
 class ScheduleState(NamedTuple):

@@ -10,7 +10,6 @@ import orjson
 WAITING, UNFINISHED = "waiting", "unfinished"
 """The values of `unique_while` besides a time: until the job is claimed, or until it has ended."""
 
-MAX_TAGS = 20
 MAX_PARENTS = 10_000
 
 

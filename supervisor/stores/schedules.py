@@ -10,8 +10,9 @@ import orjson
 
 from supervisor.jobs import JobState
 from supervisor.retry import Random
-from supervisor.schedules.policy import Schedule, ScheduleState
-from supervisor.stores.records import EnqueueRow
+from supervisor.schedules.policy import NAME, TIME, Schedule, ScheduleState
+from supervisor.stores.extras import NO_EXTRAS
+from supervisor.stores.records import EnqueueRow, microseconds
 from supervisor.text.units import iso
 
 
@@ -38,17 +39,18 @@ Change = Callable[[int, Mapping[str, ScheduleRow]], Sequence[ScheduleChange]]
 """Returns the changes for the time of the store and the rows by name. It may be called again if a commit fails."""
 
 
-NAME, TIME = "schedule.name", "schedule.time"
-"""Headers of the jobs of schedules: the name, and the fire time in ISO 8601."""
-
-
 def rows_of(schedule: Schedule, times: Sequence[int], random: Random) -> list[EnqueueRow]:
     """Return a job for each of these fire times, delayed by up to the jitter of the schedule."""
+    extras = NO_EXTRAS._replace(
+        key=schedule.key, on_failure=schedule.on_failure, group=schedule.group, tags=schedule.tags,
+        expires=None if schedule.expires is None else microseconds(schedule.expires),
+    )  # fmt: skip
     return [
         EnqueueRow(
             schedule.handler, schedule.payload, schedule.queue, schedule.priority,
             delay=schedule.jitter * random() if schedule.jitter else None,
-            headers=orjson.dumps({NAME: schedule.name, TIME: iso(time)}).decode(),
+            headers=orjson.dumps({**(schedule.headers or {}), NAME: schedule.name, TIME: iso(time)}).decode(),
+            extras=None if extras == NO_EXTRAS else extras,
         )
         for time in times
     ]  # fmt: skip

@@ -51,7 +51,7 @@ def uncommented() -> str:
 def flattened(value: Any, prefix: str = "") -> set[str]:
     if isinstance(value, list):
         return {key for part in value for key in flattened(part, f"{prefix}[]")} if prefix == "dlq.sinks" else {prefix}
-    if not isinstance(value, dict) or prefix.endswith(".group_shares"):
+    if not isinstance(value, dict) or prefix.endswith((".group_shares", ".headers")):
         return {prefix}
     named = prefix in ("queues", "handlers", "schedules", "workers.groups")
     return {

@@ -85,6 +85,7 @@ NOT_ON_KAFKA = {
         "test_a_clock_that_is_stepped_by_an_hour_brings_no_fire_time_twice",
         "test_a_decision_shares_its_commit_with_other_work",
         "test_a_job_has_all_that_its_schedule_gives_it",
+        "test_a_job_has_the_key_the_group_the_tags_the_expiry_and_the_headers_of_its_schedule",
         "test_a_paused_schedule_fires_nowhere_until_it_is_resumed",
         "test_a_person_enqueues_a_job_of_a_schedule_between_its_fire_times",
         "test_a_schedule_can_be_paused_before_any_supervisor_has_it",

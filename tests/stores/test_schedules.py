@@ -79,6 +79,24 @@ def test_a_job_has_all_that_its_schedule_gives_it(at_zero, store):
     assert (state.last, state.outcome, state.last_job) == (at_zero.microseconds, "enqueued", id)
 
 
+def test_a_job_has_the_key_the_group_the_tags_the_expiry_and_the_headers_of_its_schedule(at_zero, store):
+    schedule = MINUTELY._replace(
+        key="k", on_failure="hold", group="g", tags=("a", "b"), expires=90.0, headers={"source": "cron"}
+    )
+    fire(store, schedule)
+    at_zero.step(MINUTE)
+    ((first,),) = fire(store, schedule)
+    at_zero.step(MINUTE)
+    ((second,),) = fire(store, schedule)
+    job = store.get(first)
+    assert (job["key"], job["on_failure"], job["group"], job["tags"]) == ("k", "hold", "g", ["a", "b"])
+    assert job["expires_at"] == "2023-11-14T22:16:30.000000Z"
+    assert job["headers"] == {
+        "source": "cron", "schedule.name": "minutely", "schedule.time": "2023-11-14T22:15:00.000000Z",
+    }  # fmt: skip
+    assert [store.get(id)["state"] for id in (first, second)] == ["ready", "blocked"], "in the order of the key"
+
+
 def test_jitter_delays_the_job_and_not_the_schedule(at_zero, store):
     schedule = MINUTELY._replace(jitter=20.0)
     fire(store, schedule)

@@ -7,9 +7,9 @@ change a job. When a store is migrated they are replaced, or their grants are gi
 
 from __future__ import annotations
 
-from supervisor.jobs import MAX_RETRIES
+from supervisor.jobs import MAX_RETRIES, MAX_TAGS
 from supervisor.stores.codes import BLOCKED, READY, SCHEDULED
-from supervisor.stores.extras import MAX_PARENTS, MAX_TAGS, UNFINISHED, WAITING
+from supervisor.stores.extras import MAX_PARENTS, UNFINISHED, WAITING
 from supervisor.stores.postgres.connection import NOTIFY, NOW
 from supervisor.text.names import MAX_NAME, NAME
 from supervisor.text.strict_json import MAX_DEPTH, MAX_INTEGER

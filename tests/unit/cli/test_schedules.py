@@ -70,7 +70,7 @@ def test_schedules_of_the_config_and_of_plugins_are_listed_before_any_store_exis
     assert nightly.pop("next_at")[11:16] in ("01:00", "02:00")
     assert nightly == {
         "schedule": "nightly", "handler": "report", "fires": "cron 0 3 * * * Europe/Berlin", "cron": "0 3 * * *",
-        "timezone": "Europe/Berlin", "every": None, "queue": "slow", "paused": False, "last_at": None, "last_outcome": None,
+        "timezone": "Europe/Berlin", "every": None, "queue": "slow", "key": None, "group": None, "tags": [], "expires": None, "paused": False, "last_at": None, "last_outcome": None,
         "last_job": None, "supervisors": [], "problems": ["no running supervisor has it, so it does not fire"],
     }  # fmt: skip
     assert (found["sweep"]["every"], found["sweep"]["fires"]) == (3600.0, "every 1h")
@@ -210,6 +210,20 @@ def test_check_shows_when_each_schedule_fires(call: Call) -> None:
         "schedule: sweep: sweep, every 1h",
     ]
     assert all(datetime.fromisoformat(line[-27:]) > before for line in shown)
+
+
+def test_check_shows_what_relates_the_jobs_of_a_schedule_to_others(call: Call) -> None:
+    write(
+        "supervisor.yaml",
+        "schedules: {sweep: {handler: sweep, every: 1h, key: k, on_failure: hold, group: g, tags: [a, b], expires: 90s, "
+        "headers: {token: x}}}",
+    )
+    (line,) = (line for line in call("check").lines if line.startswith("schedule: "))
+    assert line.startswith(
+        "schedule: sweep: sweep, every 1h, key k, which a failed job holds, group g, tags a b, expires after 1m 30s, headers token; "
+    )
+    sweep = listed(call)["sweep"]
+    assert [sweep[name] for name in ("key", "group", "tags", "expires")] == ["k", "g", ["a", "b"], 90.0]
 
 
 def test_check_names_a_payload_that_does_not_fit_the_parameters_of_the_handler(call: Call) -> None:

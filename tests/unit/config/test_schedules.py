@@ -29,6 +29,12 @@ schedules:
     jitter: 30s
     on_missed: all
     overlap: skip
+    key: reports
+    on_failure: hold
+    group: tenant 7
+    tags: [night, report, night]
+    expires: 6h
+    headers: {source: cron, tries: [1, null]}
   often: {handler: ping, every: 1.5s}
 """
 
@@ -36,7 +42,8 @@ schedules:
 def test_every_key_is_read(write: Any) -> None:
     found = schedules_of(load(write(ALL_KEYS), {}), {})
     assert found["nightly"] == Schedule(
-        "nightly", "report", Cron("0 3 * * mon-fri", "Europe/Berlin"), found["nightly"].payload, "slow", -3, 30.0, "all", "skip"
+        "nightly", "report", Cron("0 3 * * mon-fri", "Europe/Berlin"), found["nightly"].payload, "slow", -3, 30.0, "all", "skip",
+        "reports", "hold", "tenant 7", ("night", "report"), 6 * 3600.0, {"source": "cron", "tries": [1, None]},
     )  # fmt: skip
     assert json.loads(found["nightly"].payload) == {"month": "last", "sizes": [1, 2.5, None]}
     assert found["often"] == Schedule("often", "ping", Every(1_500_000))
@@ -59,7 +66,17 @@ def test_every_key_is_read(write: Any) -> None:
         ("handler: x, every: 10s, overlap: no", "overlap: expected allow or skip, got no"),
         ("handler: x, every: 10s, priority: high", "priority: expected a whole number from -9223372036854775808 to 9223372036854775807, got high"),
         ("handler: x, every: 10s, hourly: true", "hourly: unknown key; expected one of handler, cron, every, timezone, payload, "
-         "queue, priority, jitter, on_missed, overlap"),
+         "queue, priority, jitter, on_missed, overlap, key, on_failure, group, tags, expires, headers"),
+        ("handler: x, every: 10s, key: ''", "key: expected a name of 1 to 255 printable characters without spaces around it, got nothing"),
+        ("handler: x, every: 10s, on_failure: hold", "on_failure: expected key with it, got hold"),
+        ("handler: x, every: 10s, key: k, on_failure: stop", "on_failure: expected pass or hold, got stop"),
+        ("handler: x, every: 10s, group: 7", "group: expected text; YAML reads this as a number: quote it, got 7"),
+        ("handler: x, every: 10s, tags: night", "tags: expected a list of at most 20 texts, got night"),
+        ("handler: x, every: 10s, tags: [' x']", "tags: expected a name of 1 to 255 printable characters without spaces around it"),
+        ("handler: x, every: 10s, expires: soon", "expires: expected a duration such as 500ms, 30s, 5m, 2h or 1d, or none for no limit, got soon"),
+        ("handler: x, every: 10s, headers: [a]", "headers: expected a mapping"),
+        ("handler: x, every: 10s, headers: {a: .inf}", "headers: headers.a: inf is not a finite number"),
+        ("handler: x, every: 10s, headers: {schedule.time: now}", "headers: expected other names: schedule.time is set by the schedule"),
         ("every: 10s", "handler: missing; expected the name of a handler"),
         ("handler: ' x', every: 10s", "handler: expected a name of 1 to 255 printable characters without spaces around it, got  x"),
     ],
@@ -102,6 +119,9 @@ def test_a_wrong_name_and_a_payload_past_the_limit_are_refused(errors: Any) -> N
     assert errors("limits: {payload: 4B}\nschedules: {n: {handler: x, every: 1s, payload: hello}}") == [
         "supervisor.yaml:2: schedules.n.payload: payload: 7 bytes of JSON, expected at most 4"
     ]
+    assert errors("limits: {payload: 4B}\nschedules: {n: {handler: x, every: 1s, headers: {a: 1}}}") == [
+        "supervisor.yaml:2: schedules.n.headers: headers: 7 bytes of JSON, expected at most 4"
+    ]
 
 
 KAFKA = "store: {type: kafka, bootstrap: 'box:9092', group: g, topics: {orders: x}}\n"
@@ -130,6 +150,15 @@ def test_warnings_name_the_schedules_that_enqueue_for_nobody(write: Any) -> None
     assert "slow" in named_queues(settings)
 
 
+def test_a_job_that_expires_before_it_may_be_due_is_warned_of(write: Any) -> None:
+    path = write(
+        "schedules: {n: {handler: x, every: 1h, jitter: 10m, expires: 10m}, ok: {handler: x, every: 1h, jitter: 9m, expires: 10m}}"
+    )
+    assert [*schedule_warnings(load(path, {}), {"x"})] == [
+        f"{path}: schedules.n.expires: it is not longer than jitter, so jobs that are due later than that never run"
+    ]
+
+
 # --- @handler
 
 
@@ -144,6 +173,17 @@ def test_a_decorator_gives_its_handler_a_schedule_of_its_name() -> None:
     assert schedule == Schedule(
         "report", "report", Cron("0 3 * * *", "Europe/Berlin"), "[1]", "slow", 5, 0.0, "once", "skip"
     )
+
+
+def test_a_decorator_gives_jobs_a_key_a_group_tags_an_expiry_and_headers() -> None:
+    written = {"every": 5, "key": "k", "group": "g", "tags": ("a", "b"), "expires": 60, "headers": {"h": 1}}
+    (schedule,) = schedules_of(Settings(), {"report": info("report", schedule=written)}).values()
+    assert (schedule.key, schedule.on_failure, schedule.group, schedule.tags) == ("k", "pass", "g", ("a", "b"))
+    assert (schedule.expires, schedule.headers) == (60.0, {"h": 1})
+    large = info("report", schedule={"every": 5, "headers": {"h": "long"}})
+    assert handler_problems(Settings(limits={"payload": 8}), large) == [
+        "handler 'report': schedule: headers: 12 bytes of JSON, expected at most 8"
+    ]
 
 
 def test_the_config_overrides_the_schedule_of_a_decorator_and_its_queue() -> None:
@@ -173,6 +213,9 @@ def test_the_config_overrides_the_schedule_of_a_decorator_and_its_queue() -> Non
         ({"every": 5, "cron": "* * * * *"}, "schedule: expected either cron or every"),
         ({"every": 5, "handler": "x"}, "schedule.handler: unknown key; the handler is the one below @handler"),
         ({"every": 5, "payload": {1}}, "schedule.payload: payload: set is not JSON"),
+        ({"every": 5, "headers": {"a": {1}}}, "schedule.headers: headers.a: set is not JSON"),
+        ({"every": 5, "on_failure": "hold"}, "schedule.on_failure: expected key with it"),
+        ({"every": 5, "tags": "night"}, "schedule.tags: expected a list of at most 20 texts, got 'night'"),
         (5, "schedule: expected a cron expression or a mapping, got 5"),
     ],
 )
