@@ -12,6 +12,7 @@ from supervisor.handlers import HandlerInfo
 from supervisor.schedules.policy import Schedule
 from supervisor.text.names import did_you_mean
 from supervisor.text.strict_json import NotJSON, encode
+from supervisor.text.units import format_duration
 
 NOT_ON_KAFKA = "expected no schedule with a Kafka store, which keeps none: enqueue from cron, or use another store"
 
@@ -94,5 +95,10 @@ def schedule_warnings(settings: Settings, handlers: Collection[str]) -> Iterator
             yield f"{where}.queue: no worker here serves queue {it.queue!r}; another supervisor has to, or add it to workers.queues"
         if it.every is not None and "timezone" in it.written:
             yield f"{where}.timezone: it has no effect beside every"
+        if it.jitter is not None and it.has_one_timing and it.jitter > (shortest := it.timing.shortest_interval()):
+            yield (
+                f"{where}.jitter: it is longer than the {format_duration(shortest)} between two fire times, so jobs may come in another "
+                "order than their fire times, and several at once"
+            )
         if it.jitter is not None and it.expires is not None and it.expires <= it.jitter:
             yield f"{where}.expires: it is not longer than jitter, so jobs that are due later than that never run"

@@ -9,6 +9,8 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
+from itertools import islice, pairwise
+from math import inf
 from typing import NamedTuple
 
 from supervisor.text.units import format_duration, parse_duration
@@ -16,6 +18,8 @@ from supervisor.text.units import format_duration, parse_duration
 FIELDS = "minute, hour, day of month, month and day of week"
 CRON = f"a cron expression of five fields, such as 0 3 * * *: {FIELDS}"
 MICROSECONDS = 1_000_000
+LOOKED_AT = 100
+"""Fire times among which the shortest interval is looked for."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -64,6 +68,11 @@ class Cron(NamedTuple):
                 return Due(times[-limit:], len(times) > limit)
             window *= 4
 
+    def shortest_interval(self) -> float:
+        """Return the least seconds between two of the next fire times after the epoch; inf if it fires less than twice."""
+        times = [*islice(self._times(0), LOOKED_AT)]
+        return min((later - time for time, later in pairwise(times)), default=inf) / MICROSECONDS
+
     def _times(self, after: int) -> Iterator[int]:
         from cronsim import CronSim  # slow to import, and needed only where there are schedules
 
@@ -91,6 +100,9 @@ class Every(NamedTuple):
 
     def after(self, moment: int) -> int:
         return moment + self.interval
+
+    def shortest_interval(self) -> float:
+        return self.interval / MICROSECONDS
 
     def due(self, after: int, now: int, limit: int) -> Due:
         passed = max(0, now - after) // self.interval

@@ -150,6 +150,30 @@ def test_warnings_name_the_schedules_that_enqueue_for_nobody(write: Any) -> None
     assert "slow" in named_queues(settings)
 
 
+@pytest.mark.parametrize(
+    ("timing", "jitter", "shortest"),
+    [
+        ("every: 10s", "11s", "10s"),
+        ("every: 10s", "10s", None),
+        ('cron: "0 9,17 * * *"', "9h", "8h"),
+        ('cron: "0 9,17 * * *"', "8h", None),
+        ('cron: "0 0 1 1 *"', "10d", None),
+    ],
+)
+def test_a_jitter_longer_than_the_time_between_two_fire_times_is_warned_of(
+    write: Any, timing: str, jitter: str, shortest: str | None
+) -> None:
+    path = write(f"schedules: {{n: {{handler: x, {timing}, jitter: {jitter}}}}}")
+    found = [*schedule_warnings(load(path, {}), {"x"})]
+    assert (
+        found
+        == [
+            f"{path}: schedules.n.jitter: it is longer than the {shortest} between two fire times, so jobs may come in another order than "
+            "their fire times, and several at once"
+        ][: shortest is not None]
+    )
+
+
 def test_a_job_that_expires_before_it_may_be_due_is_warned_of(write: Any) -> None:
     path = write(
         "schedules: {n: {handler: x, every: 1h, jitter: 10m, expires: 10m}, ok: {handler: x, every: 1h, jitter: 9m, expires: 10m}}"
