@@ -59,19 +59,19 @@ def found_schedules(settings: Settings) -> Found:
 
 def in_store(settings: Settings) -> InStore:
     """Read the store; one that does not exist yet has no rows."""
-
-    def read(store: Store) -> InStore:
-        rows = {row.state.name: row for row in store.schedules()}
-        owners: dict[str, list[str]] = {}
-        for supervisor in store.stats()["supervisors"]:
-            for name in supervisor["schedules"] if supervisor["state"] not in ENDED else ():
-                owners.setdefault(name, []).append(supervisor["owner"])
-        return InStore(rows, owners, round(store.clock() * MICROSECONDS))
-
     try:
-        return use_store(settings, read)
+        return use_store(settings, read_store)
     except StoreMissing:
         return InStore({}, {}, round(time.time() * MICROSECONDS))
+
+
+def read_store(store: Store) -> InStore:
+    rows = {row.state.name: row for row in store.schedules()}
+    owners: dict[str, list[str]] = {}
+    for supervisor in store.stats()["supervisors"]:
+        for name in supervisor["schedules"] if supervisor["state"] not in ENDED else ():
+            owners.setdefault(name, []).append(supervisor["owner"])
+    return InStore(rows, owners, round(store.clock() * MICROSECONDS))
 
 
 def schedule_dict(name: str, found: Found, stored: InStore) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""supervisor schedules list, pause, resume, run"""
+"""supervisor schedules list, pause, resume, run, forget"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.cli.context import UserMistake, echo, load_settings
 from supervisor.cli.exit_codes import DONE
 from supervisor.cli.options import SuggestingGroup, config_option, json_option, name_of, read_with
 from supervisor.cli.render import ago, due, print_json, print_table
-from supervisor.cli.schedule_rows import Found, found_schedules, in_store, schedule_dict
+from supervisor.cli.schedule_rows import Found, found_schedules, in_store, read_store, schedule_dict
 from supervisor.cli.store_access import use_store
 from supervisor.config.settings import Settings
 from supervisor.schedules.policy import Schedule, paused
@@ -29,7 +29,7 @@ schedule_argument = click.argument("schedule", callback=read_with(name_of))
 @click.group(cls=SuggestingGroup)
 @config_option
 def schedules() -> None:
-    """Show schedules, pause or resume them, or run one now."""
+    """Show schedules, pause or resume them, run one now, or forget one that was taken out."""
 
 
 @schedules.command("list")
@@ -124,6 +124,31 @@ def _enqueue_now(store: Store, schedule: Schedule) -> int:
 
     ((id,),) = store.change_schedules([schedule.name], change, wait=True)
     return id
+
+
+@schedules.command()
+@config_option
+@schedule_argument
+def forget(schedule: str) -> int:
+    """Delete what the store has of a schedule that no running supervisor fires. Jobs that it has enqueued go on."""
+    use_store(load_settings(), lambda store: _forget(store, schedule))
+    click.echo(f"{schedule}: forgotten")
+    return DONE
+
+
+def _forget(store: Store, name: str) -> None:
+    """Raises UserMistake if the store does not know the schedule, or a running supervisor has it."""
+    stored = read_store(store)
+    if name not in stored.rows:
+        hint = did_you_mean_or_all(name, sorted(stored.rows)) if stored.rows else ""
+        raise UserMistake(f"no schedule {name!r} in the store{hint}")
+    if owners := stored.supervisors.get(name):
+        raise UserMistake(
+            f"supervisor {owners[0]} fires it: take it out of the config or the plugin, and reload that supervisor, before it is forgotten"
+        )
+    store.change_schedules(
+        [name], lambda now, rows: [ScheduleChange(row.state, forget=True) for row in rows.values()], wait=True
+    )
 
 
 def _set_paused(settings: Settings, name: str, is_paused: bool) -> bool:

@@ -111,7 +111,7 @@ def decide(
 def _registered(schedule: Schedule, state: ScheduleState, now: int, since: int | None) -> tuple[ScheduleState, int]:
     """Return the state, and since when the fire times of this supervisor count."""
     text = schedule.timing.text
-    if state.timing == text:
+    if state.timing == text or (since is not None and not state.timing):  # a row without a timing may be a new one
         since = max(state.since, since or 0)
     elif since is None:
         state, since = state._replace(timing=text, since=now), now

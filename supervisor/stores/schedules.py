@@ -29,10 +29,11 @@ class ScheduleRow(NamedTuple):
 
 
 class ScheduleChange(NamedTuple):
-    """A row to write, and the jobs to enqueue with it: the last of them becomes its `last_job`."""
+    """A row to write, and the jobs to enqueue with it: the last of them becomes its `last_job`. With `forget` the row is deleted."""
 
     state: ScheduleState
     jobs: Sequence[EnqueueRow] = ()
+    forget: bool = False
 
 
 Change = Callable[[int, Mapping[str, ScheduleRow]], Sequence[ScheduleChange]]
@@ -68,6 +69,8 @@ class ScheduleTable(Protocol):
 
     def write(self, states: Sequence[ScheduleState]) -> None: ...
 
+    def delete(self, names: Sequence[str]) -> None: ...
+
 
 class StoredSchedules:
     """Implements `supervisor.stores.protocol.Schedules`."""
@@ -92,4 +95,5 @@ class StoredSchedules:
                 it.state._replace(last_job=new[-1]) if new else it.state for it, new in zip(changes, made, strict=True)
             ]
             self._table.write([state for state in states if before[state.name].state != state])
+            self._table.delete([it.state.name for it in changes if it.forget])
             return made

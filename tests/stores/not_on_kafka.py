@@ -90,6 +90,7 @@ NOT_ON_KAFKA = {
         "test_a_person_enqueues_a_job_of_a_schedule_between_its_fire_times",
         "test_a_schedule_can_be_paused_before_any_supervisor_has_it",
         "test_a_schedule_gets_a_row_that_counts_from_then_on",
+        "test_a_schedule_that_is_forgotten_starts_anew_if_it_comes_again",
         "test_a_store_has_no_schedule_at_first",
         "test_a_time_that_no_supervisor_could_read_is_refused",
         "test_a_transaction_that_fails_changes_no_row_and_makes_no_job",

@@ -123,6 +123,8 @@ def test_an_operator_reads_and_changes_jobs_and_does_not_run_them(store, of):
     assert operator.purge(True).changed
     operator.change_schedules(["nightly"], lambda now, rows: [ScheduleChange(rows["nightly"].state)], wait=True)
     assert [row.state.name for row in operator.schedules()] == ["nightly"]
+    operator.change_schedules(["nightly"], lambda now, rows: [ScheduleChange(rows["nightly"].state, forget=True)])
+    assert operator.schedules() == []
     with pytest.raises(StoreBroken, match="permission denied for table supervisors"):
         operator.join("o", "host", 1)
     operator.close()

@@ -177,6 +177,22 @@ def test_a_schedule_can_be_paused_before_any_supervisor_has_it(at_zero, store):
     assert fire(store) == [[]]
 
 
+def test_a_schedule_that_is_forgotten_starts_anew_if_it_comes_again(at_zero, store):
+    other, since = MINUTELY._replace(name="other"), {}
+    fire(store, MINUTELY, other, since=since)
+    at_zero.step(MINUTE)
+    fire(store, MINUTELY, other, since=since)
+    forget = [ScheduleChange(row_of(store).state, forget=True)]
+    assert store.change_schedules(["minutely"], lambda now, rows: forget, wait=True) == [[]]
+    assert [row.state.name for row in store.schedules()] == ["other"]
+    assert len([*store.list_jobs()]) == 2
+    at_zero.step(10.0)
+    assert fire(store, MINUTELY, other, since=since) == [[], []], "a supervisor that still has it fires no time again"
+    at_zero.step(50.0)
+    assert [len(ids) for ids in fire(store, MINUTELY, other, since=since)] == [1, 1]
+    assert (row_of(store).state.last, row_of(store).state.outcome) == (at_zero.microseconds, "enqueued")
+
+
 def test_several_schedules_are_decided_in_one_transaction(at_zero, store):
     hourly = Schedule("hourly", "sweep", Cron("0 * * * *"))
     often = Schedule("often", "ping", Every(10_000_000), on_missed="all")

@@ -27,6 +27,10 @@ class ScheduleTable:
     def write(self, states: Sequence[ScheduleState]) -> None:
         self._state.schedules.update((state.name, state) for state in states)
 
+    def delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            del self._state.schedules[name]
+
     def _row(self, state: ScheduleState) -> ScheduleRow:
         job = None if state.last_job is None else self._state.jobs.get(state.last_job)
         return ScheduleRow(state, None if job is None else job.state)

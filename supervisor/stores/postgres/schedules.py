@@ -37,6 +37,8 @@ WRITE = f"""
   on conflict(name) do update set handler = excluded.handler, timing = excluded.timing, since = excluded.since,
     last = excluded.last, outcome = excluded.outcome, paused = excluded.paused, last_job = excluded.last_job"""
 
+DELETE = "delete from {s}.schedules where name in (select json_array_elements_text($1))"
+
 
 class ScheduleTable:
     """Implements `supervisor.stores.schedules.ScheduleTable`."""
@@ -58,6 +60,10 @@ class ScheduleTable:
     def write(self, states: Sequence[ScheduleState]) -> None:
         if states:
             self._connection.later(WRITE, packed([state._asdict() for state in states]))
+
+    def delete(self, names: Sequence[str]) -> None:
+        if names:
+            self._connection.later(DELETE, packed(names))
 
 
 def _row(values: Row) -> ScheduleRow:

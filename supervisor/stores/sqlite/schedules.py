@@ -30,6 +30,8 @@ THESE = Select(_ROW, "from json_each(?) as it cross join schedules on schedules.
 MAKE = "insert into schedules(name, since) select value, ?1 from json_each(?2) where true on conflict do nothing"
 WRITE = f"insert or replace into schedules({_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)"
 
+DELETE = "delete from schedules where name in (select value from json_each(?))"
+
 
 class ScheduleTable:
     """Implements `supervisor.stores.schedules.ScheduleTable`."""
@@ -53,6 +55,10 @@ class ScheduleTable:
     def write(self, states: Sequence[ScheduleState]) -> None:
         if states:
             self._connection.run_many(WRITE, states)
+
+    def delete(self, names: Sequence[str]) -> None:
+        if names:
+            self._connection.run(DELETE, packed(names))
 
 
 def _row(values: list[Any]) -> ScheduleRow:

@@ -151,6 +151,31 @@ def test_a_name_that_nobody_knows_is_refused(call: Call) -> None:
     assert store().schedules() == []
 
 
+def test_a_schedule_that_was_taken_out_is_forgotten(call: Call) -> None:
+    put(ScheduleState("gone", "x", "every 5s", 5), ScheduleState("nightly", "report", paused=True))
+    assert call("schedules", "forget", "gone") == (0, "gone: forgotten\n", "")
+    assert "gone" not in listed(call)
+    assert (
+        call("schedules", "forget", "gone").err == "Error: no schedule 'gone' in the store; expected one of nightly\n"
+    )
+    assert call("schedules", "forget", "nightly").code == 0
+    assert listed(call)["nightly"]["paused"] is False
+
+
+def test_a_schedule_that_a_supervisor_fires_is_not_forgotten(call: Call) -> None:
+    put(ScheduleState("gone", "x", "every 5s", 5))
+    supervisor = running(call, "gone")
+    answer = call("schedules", "forget", "gone")
+    supervisor.leave()
+    supervisor.close()
+    assert (answer.code, answer.err) == (
+        2,
+        "Error: supervisor here-1 fires it: take it out of the config or the plugin, and reload that supervisor, before it is "
+        "forgotten\n",
+    )
+    assert call("schedules", "forget", "gone").code == 0
+
+
 def enqueued(answer: Answer, call: Call) -> dict[str, Any]:
     assert answer.code == 0, answer.err
     job: dict[str, Any] = call("jobs", "show", answer.out.strip(), "--json").json
