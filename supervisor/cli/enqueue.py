@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from supervisor.cli.completion import complete_handler
 from supervisor.cli.context import UserMistake, echo, load_settings
 from supervisor.cli.exit_codes import DONE
 from supervisor.cli.known_handlers import NO_LINES, Lines, refuse_misfits, refuse_unknown_handlers
-from supervisor.cli.options import config_option
+from supervisor.cli.options import config_option, read_with
 from supervisor.cli.store_access import refuse_wrong_folder, use_store
 from supervisor.client.named_jobs import NamedJobs
 from supervisor.client.new_jobs import BatchBuilder, enqueue_row
@@ -23,11 +23,33 @@ from supervisor.errors import InvalidJob, StoreMissing
 from supervisor.stores.extras import ExistingId
 from supervisor.stores.opening import is_postgres
 from supervisor.stores.records import EnqueueBatch
+from supervisor.stores.search import header_of
 from supervisor.text.names import did_you_mean
 from supervisor.text.strict_json import NotJSON, decode
 from supervisor.text.units import counted
 
 MAX_PROBLEMS = 20  # bad lines named in the message
+
+
+def _headers_of(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
+    """Return the headers that the options NAME=VALUE give. A value that is no JSON is text."""
+    headers: dict[str, Any] = {}
+    for each in values:
+        try:
+            name, value = header_of(each)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}, got {each!r}", ctx, param) from None
+        if name in headers:
+            raise click.BadParameter(f"expected each name once, got {name!r} twice", ctx, param)
+        try:
+            headers[name] = decode(value)
+        except NotJSON:
+            headers[name] = value
+    return headers
+
+
+def _backoff_of(text: str) -> Any:
+    return decode(text, "backoff")
 
 
 @click.command()
@@ -43,6 +65,20 @@ MAX_PROBLEMS = 20  # bad lines named in the message
 @click.option("--at", metavar="TIME", help="Earliest start, such as 2030-01-31T08:00:00Z.")
 @click.option("--max-retries", metavar="N", type=int, help="Number of retries of this job.")
 @click.option("--timeout", metavar="TIME", help="Timeout of one attempt of this job, such as 90s, or none.")
+@click.option(
+    "--backoff",
+    metavar="JSON",
+    callback=read_with(_backoff_of),
+    help='Backoff of this job, such as \'{"base": "10s"}\'.',
+)
+@click.option(
+    "--header",
+    "headers",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=_headers_of,
+    help="A further value for the handler, JSON or else text; may be repeated.",
+)
 @click.option("--unique", metavar="KEY", help="Enqueue nothing if a job with this unique key is there.")
 @click.option("--unique-while", metavar="WHILE", help="waiting, unfinished (the default), or a time such as 10m.")
 @click.option("--on-conflict", metavar="HOW", help="What to do then: skip (the default), replace or reject.")
@@ -64,7 +100,7 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
     JSON is the payload, null by default; - reads it from standard input. With --file, prints the number of jobs.
     """
     settings = load_settings()
-    given = {name: value for name, value in options.items() if value not in (None, ())}
+    given = {name: value for name, value in options.items() if value not in (None, (), {})}
     if file is not None:
         if handler is not None or given:
             raise click.UsageError("--file: each line has all about its job; expected no handler and no other option")

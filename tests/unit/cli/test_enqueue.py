@@ -7,6 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from supervisor.cli.app import root
+from supervisor.config.settings import Settings
+from supervisor.jobs import Backoff
+from supervisor.stores.opening import open_store
+from tests.stores.factories import take_one
 from tests.unit.cli.conftest import Call, write
 
 
@@ -24,6 +28,28 @@ def test_enqueue_takes_every_option(call: Call) -> None:
     job = call("jobs", "show", 1, "--json").json
     assert (job["queue"], job["priority"], job["max_retries"], job["state"]) == ("q", -3, 7, "scheduled")
     assert job["due_at"] == "2100-01-31T07:00:00.000000Z"
+
+
+def test_a_job_has_the_backoff_that_is_given(call: Call) -> None:
+    assert call("enqueue", "mail", "--backoff", '{"base": "10s", "factor": 3, "max": 60, "jitter": "none"}').code == 0
+    store = open_store(Settings().store, create=False, base=Path())
+    store.join("here-1", "here", 1)
+    lease = take_one(store)
+    store.leave()
+    store.close()
+    assert lease.policy.backoff == Backoff(10.0, 3.0, 60.0, "none")
+
+
+def test_headers_are_json_or_else_text(call: Call) -> None:
+    values = {
+        "tenant": ("7", 7), "on": ("true", True), "list": ("[1, null]", [1, None]), "quoted": ('"7"', "7"), "text": ("a=b", "a=b"),
+        "empty": ("", ""), "broken": ("{a", "{a"), "nan": ("NaN", "NaN"), "long": ("123456789012345678901", "123456789012345678901"),
+    }  # fmt: skip
+    assert call("enqueue", "mail", *(f"--header={name}={text}" for name, (text, _) in values.items())).code == 0
+    job = call("jobs", "show", 1, "--json").json
+    assert job["headers"] == {name: value for name, (_, value) in values.items()}
+    for name in values.keys() - {"quoted", "list"}:
+        assert call("jobs", "list", "--header", f"{name}={values[name][0]}", "--json").json["id"] == 1
 
 
 def test_a_unique_key_that_a_job_has_adds_no_job(call: Call) -> None:
@@ -98,6 +124,13 @@ def test_enqueue_reads_standard_input(tmp_path: Path, monkeypatch: pytest.Monkey
         (["mail", "--delay", "1s", "--at", "2030-01-01T00:00:00Z"], "expected at most one of them"),
         (["mail", "--max-retries", "1001"], "max_retries: expected a whole number from 0 to 1000"),
         (["mail", "--timeout", "never"], "timeout: expected a duration"),
+        (["mail", "--backoff", "10s"], "backoff: not JSON"),
+        (["mail", "--backoff", "10"], "backoff: expected a mapping with base, factor, max, jitter, exponential"),
+        (["mail", "--backoff", '{"bse": 1}'], "backoff.bse: unknown key, did you mean 'base'?"),
+        (["mail", "--header", "tenant"], "'--header': expected NAME=VALUE, got 'tenant'"),
+        (["mail", "--header", "a=1", "--header", "a=2"], "'--header': expected each name once, got 'a' twice"),
+        (["mail", "--header", "supervisor.parents=1"], "headers: supervisor.parents is set by the store"),
+        (["--file", "x.jsonl", "--header", "a=1"], "--file: each line has all about its job"),
         (["mail", "--priority", "high"], "'high' is not a valid integer"),
         (["", "1"], "handler: expected a name"),
         ([], "expected the name of a handler, or --file"),
