@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from enum import Enum, auto
 from itertools import islice
 from operator import index
 from types import TracebackType
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
 COUNTED_AT_ONCE = 1000
 DELETED = "deleted"
 """The key of the counts by state for jobs that are not in the store any more."""
+
+
+class Stage(Enum):
+    """DROPPED is a workflow whose block was left by an error, or whose enqueue has failed."""
+
+    NEW = auto()
+    OPEN = auto()
+    ENQUEUED = auto()
+    DROPPED = auto()
 
 
 class Step:
@@ -50,7 +60,11 @@ class Workflow:
         self._settings, self._batch = settings, EnqueueBatch()
         self.ids: list[int] = []
         """The ids of the jobs in the order in which they were added, once they are enqueued."""
-        self.is_enqueued = False
+        self._stage = Stage.NEW
+
+    @property
+    def is_enqueued(self) -> bool:
+        return self._stage is Stage.ENQUEUED
 
     def add(
         self, handler: str | Callable[..., Any], /, *arguments: Any, after: Sequence[SupportsIndex] = (),
@@ -59,7 +73,8 @@ class Workflow:
         """Add a job, and return it. `after` are jobs of this workflow, or ids of jobs that are enqueued already.
 
         The other arguments are those of `Client.enqueue`: a name with a payload and options, or a function with the arguments of
-        its call, whose options are given by `options`. Raises InvalidJob, and TypeError as `Client.enqueue` does.
+        its call, whose options are given by `options`. Raises InvalidJob, TypeError as `Client.enqueue` does, and RuntimeError
+        outside of the block.
         """
         return self.options(after=after, on_parent_failed=on_parent_failed).add(handler, *arguments, **named)
 
@@ -68,10 +83,7 @@ class Workflow:
         return WithOptions(self, options)
 
     def _add(self, handler: Any, arguments: Any, named: Mapping[str, Any], options: Mapping[str, Any]) -> Step:
-        if self.is_enqueued:
-            raise RuntimeError(
-                "the workflow is enqueued already: make another one, with the ids of its jobs in `after`"
-            )
+        self._require(Stage.OPEN)
         given = {**options, "after": [self._parent(each) for each in options.get("after") or ()]}
         if callable(handler):
             job = job_of(self._settings, handler, arguments, named) | given
@@ -85,8 +97,29 @@ class Workflow:
             return Place(-1 - parent._place)
         return index(parent)
 
+    def _require(self, stage: Stage) -> None:
+        if self._stage is not stage:
+            raise RuntimeError(_WRONG[self._stage])
+
+    def _open(self) -> None:
+        self._require(Stage.NEW)
+        self._stage = Stage.OPEN
+
+    def _drop(self) -> None:
+        self._stage = Stage.DROPPED
+
     def _done(self, ids: Sequence[int]) -> None:
-        self.ids, self.is_enqueued = list(ids), True
+        self.ids, self._stage = list(ids), Stage.ENQUEUED
+
+
+_WRONG = {
+    Stage.NEW: "a workflow enqueues its jobs at the end of its block: add them inside of `with client.workflow() as flow:`, or of "
+    "`async with` for an AsyncClient",
+    Stage.OPEN: "the block of the workflow runs already: make another workflow",
+    Stage.ENQUEUED: "the workflow is enqueued already: make another one, with the ids of its jobs in `after`",
+    Stage.DROPPED: "the block of the workflow has ended with an error: make another one",
+}
+"""The messages about a workflow that is at another stage than a call needs."""
 
 
 class WithOptions:
@@ -108,9 +141,11 @@ class ClientWorkflow(Workflow):
         self._enqueue = enqueue
 
     def __enter__(self) -> ClientWorkflow:
+        self._open()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._drop()
         if kind is None:
             self._done(self._enqueue(self._batch))
 
@@ -123,11 +158,13 @@ class AsyncWorkflow(Workflow):
         self._enqueue = enqueue
 
     async def __aenter__(self) -> AsyncWorkflow:
+        self._open()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
+        self._drop()
         if kind is None:
             self._done(await self._enqueue(self._batch))
 

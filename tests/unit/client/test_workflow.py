@@ -61,6 +61,27 @@ def test_nothing_is_enqueued_if_a_block_is_left_by_an_error(client: Client) -> N
     assert client.enqueue("first") == 1
 
 
+def test_a_job_is_added_inside_of_the_block_only(client: Client) -> None:
+    flow = client.workflow()
+    with pytest.raises(RuntimeError, match="add them inside of `with client"):
+        flow.add("fetch")
+    with pytest.raises(RuntimeError, match="add them inside of `with client"):
+        flow.options(queue="slow").add("fetch")
+    with flow:
+        flow.add("fetch")
+        with pytest.raises(RuntimeError, match="runs already"), flow:
+            pass
+    with pytest.raises(RuntimeError, match="enqueued already"):
+        flow.add("merge")
+    with pytest.raises(RuntimeError, match="enqueued already"), flow:
+        pass
+    with pytest.raises(ZeroDivisionError), client.workflow() as dropped:
+        1 / 0  # noqa: B018
+    with pytest.raises(RuntimeError, match="ended with an error"):
+        dropped.add("fetch")
+    assert client.counts([1, 2]) == {"ready": 1, "deleted": 1}
+
+
 def test_wrong_parents_are_refused_where_they_are_given(client: Client) -> None:
     with client.workflow() as other:
         step = other.add("fetch")
