@@ -75,7 +75,7 @@ class AsyncClient(Enqueuer[Coroutine[Any, Any, int]], ByFilter[Coroutine[Any, An
         return await self._run(self._client.counts, ids)
 
     async def job(self, id: int) -> dict[str, Any] | None:
-        """Return the job as `supervisor jobs show --json` prints it; None if there is none."""
+        """Return the job as Client.job does; None if there is none."""
         return await self._run(self._client.job, id)
 
     async def cancel(self, id: int) -> bool:

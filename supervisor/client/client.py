@@ -156,8 +156,11 @@ class Client(Enqueuer[int], ChangesJobs):
         return self._ask(lambda store: counts_of(store, wanted))
 
     def job(self, id: int) -> dict[str, Any] | None:
-        """Return the job as `supervisor jobs show --json` prints it; None if there is none."""
-        return self._ask(lambda store: store.get(id))
+        """Return the job as `supervisor jobs show --json` prints it, with `waiting_because`; None if there is none."""
+        from supervisor.stores.waiting import with_reasons  # most programs only enqueue
+
+        sinks = self._settings.dlq.names
+        return self._ask(lambda store: next(with_reasons(store, filter(None, [store.get(id)]), sinks), None))
 
     def cancel(self, id: int) -> bool:
         """Cancel the job, and return whether this call did it: a job that has ended is not changed. The worker of a running job

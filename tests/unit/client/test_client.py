@@ -53,6 +53,14 @@ def test_enqueue_returns_the_id_of_a_stored_job(client):
     assert client.job(id + 1) is None
 
 
+def test_a_job_has_the_reason_why_it_waits(client):
+    id, later = client.enqueue("mail"), client.enqueue("mail", delay="1h")
+    assert client.job(id)["waiting_because"] == "no supervisor is running: start one with: supervisor run"
+    assert "due in 1h" in client.job(later)["waiting_because"] or "due in 59m" in client.job(later)["waiting_because"]
+    client.cancel(id)
+    assert client.job(id)["waiting_because"] is None
+
+
 def test_durations_are_seconds_or_text(client, store):
     by_number = client.job(client.enqueue("a", delay=90))
     by_text = client.job(client.enqueue("a", delay="1.5m"))
