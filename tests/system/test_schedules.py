@@ -192,7 +192,7 @@ def test_a_clock_that_is_set_by_an_hour_each_way_repeats_and_loses_nothing(comma
     wait_for(at_least(command, "hourly", 1))
     clock.set(-HOUR)
     for run in runs:
-        run.logged("the clock was set back by 1h")
+        run.logged("the clock was set back by ")
     number = len(times(command, "often"))
     wait_for(at_least(command, "often", number + 3))
     assert times(command, "hourly") == ["2026-03-28T13:00:00.000000Z"]
