@@ -92,6 +92,10 @@ class NoSuchParent(RowRefused, InvalidJob):
     """A job that waits for a job that does not exist; nothing of the batch was enqueued."""
 
 
+class ParentsInCircle(RowRefused, InvalidJob):
+    """A job that is replaced by one that waits for a job that waits for it; nothing of the batch was enqueued."""
+
+
 class PluginMistake(Exception):
     """A mistake in a plugin file, at `line` if that is known."""
 

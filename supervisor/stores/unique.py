@@ -13,7 +13,7 @@ from supervisor.stores.codes import IN_FLIGHT, SUCCEEDED
 from supervisor.stores.extras import WAITING, ExistingId, Extras
 from supervisor.stores.records import EnqueueRow
 
-KEPT_BY_REPLACE = ("unique", "key", "on_failure", "group", "after", "on_parent_failed")
+KEPT_BY_REPLACE = ("unique", "key", "on_failure", "group")
 """The extras of a job that stay as they were when the job is replaced: they give its place among other jobs."""
 
 
@@ -30,12 +30,14 @@ def replaced_extras(old: Extras | None, new: Extras) -> Extras:
 
 def decoded_ids(rows: Sequence[EnqueueRow], ids: list[int]) -> list[int]:
     """Return the ids that the PostgreSQL function `put` has answered for these rows: it negates the id of a job that was there
-    before. Raises JobExists if it has answered [0, id, place]: nothing was enqueued."""
+    before, and those that were replaced follow 0. Raises JobExists if it has answered [0, id, place]: nothing was enqueued."""
     if ids and ids[0] == 0:
         _, id, place = ids
         extras = rows[place - 1].extras
         raise JobExists("" if extras is None else extras.unique or "", id or None)
-    return [id if id > 0 else ExistingId(-id) for id in ids] if min(ids, default=0) < 0 else ids
+    if min(ids, default=0) >= 0:
+        return ids
+    return [id if id > 0 else ExistingId(-id) for id in ids[: len(rows)]]
 
 
 def held_by(key: str, other: int) -> str:

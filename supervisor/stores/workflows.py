@@ -40,6 +40,10 @@ def no_such_parent(id: int) -> str:
     return f"after: there is no job {id}: it never existed, or was deleted or pruned"
 
 
+def waits_for_itself(id: int) -> str:
+    return f"after: job {id}, which is replaced, would wait for itself: a job in `after` waits for it"
+
+
 def parent_failed(parent: int, how: str, at: int) -> dict[str, Any]:
     """Return the error of a child that is cancelled since the parent failed, was cancelled or was deleted: that is `how`."""
     message = f"its parent, job {parent}, {how}"

@@ -32,8 +32,14 @@ class Links:
             self.groups.take_turn(job)
 
     def linked(self, child: JobRecord) -> None:
-        """Let this new job, which is blocked, go on once its parents have ended. Raises NoSuchParent."""
+        """Let this job, which is new or replaced, and blocked, go on once its parents have ended. Raises NoSuchParent and
+        ParentsInCircle."""
         self._go_on(self._workflows.link(child))
+
+    def leave(self, job: JobRecord) -> None:
+        """Take its key from this job, which is to wait for parents: another one with the key goes on."""
+        if (next_job := self._keys.release(job, deleted=True)) is not None:
+            self._resume(next_job)
 
     def run_again(self, jobs: Sequence[JobRecord]) -> None:
         """Block those of these jobs, which are ready again, that have to wait, and the jobs that wait for these again."""

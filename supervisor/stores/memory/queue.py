@@ -15,7 +15,7 @@ from supervisor.stores.memory.expiry import Expiries
 from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.links import Links
 from supervisor.stores.memory.ownership import Ownership
-from supervisor.stores.memory.state import MemoryState
+from supervisor.stores.memory.state import MemoryState, join_parents, leave_parents
 from supervisor.stores.memory.unique import UniqueKeys
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, microseconds
 from supervisor.stores.unique import replaced_extras
@@ -64,19 +64,25 @@ class Queue:
         if job.held_back and job.state is JobState.BLOCKED:
             self._state.change(job, state=JobState.READY, held_back=None)
         now, before, state, due = self._state.now(), job.state, job.state, job.due_at
-        if state is not JobState.BLOCKED:
+        if extras.after or state is not JobState.BLOCKED or job.waits_for_parents:
             due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
-            state = JobState.SCHEDULED if due > now else JobState.READY
+            state = JobState.BLOCKED if extras.after else JobState.SCHEDULED if due > now else JobState.READY
+        if extras.after:
+            self._links.leave(job)
         moved = row.queue != job.row.queue
         if state is not JobState.READY or moved:
             self._links.groups.free_turn(job)
         age = job.id if job.tier == Tier.RETRY else job.age
         row = row._replace(extras=replaced_extras(job.row.extras, extras))
+        leave_parents(job, self._state.children)
         self._state.change(
             job, row=row, state=state, due_at=due, tier=Tier.FRESH, age=age, retries=0, started_at=None,
-            replaced_at=now, may_expire=True, snoozes=0, snoozed_until=None,
+            replaced_at=now, may_expire=True, snoozes=0, snoozed_until=None, links=dict.fromkeys(extras.after, WAITS),
         )  # fmt: skip
-        if state is JobState.READY and before is not JobState.READY:
+        join_parents(job, self._state.children)
+        if extras.after:
+            self._links.linked(job)
+        elif state is JobState.READY and before is not JobState.READY:
             self._links.due(job)
         elif moved:
             self._links.groups.take_turn(job)

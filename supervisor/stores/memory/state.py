@@ -150,7 +150,7 @@ class MemoryState:
             self._before.append((job, ADDED))
         self.jobs[job.id] = job
         self._file(job)
-        _adopt(job, self.children)
+        join_parents(job, self.children)
 
     def change(self, job: JobRecord, **changes: Any) -> None:
         self.change_to(job, changes)
@@ -199,8 +199,7 @@ class MemoryState:
         if self._before is not None:
             self._before.append((job, REMOVED))
         self._take_out(job)
-        for parent in job.after:
-            self.children[parent].discard(job.id)
+        leave_parents(job, self.children)
         del self.jobs[job.id]
 
     def shown(self, job: JobRecord) -> dict[str, Any]:
@@ -329,15 +328,21 @@ class MemoryState:
             index.clear()
         for job in self.jobs.values():
             self._file(job)
-            _adopt(job, self.children)
+            join_parents(job, self.children)
             if job.holds_key and (key := job.key) is not None:
                 self.lines.setdefault(key, Line()).holder = job.id
 
 
-def _adopt(job: JobRecord, children: dict[int, set[int]]) -> None:
+def join_parents(job: JobRecord, children: dict[int, set[int]]) -> None:
     """Add the job to the children of its parents."""
     for parent in job.after:
         children.setdefault(parent, set()).add(job.id)
+
+
+def leave_parents(job: JobRecord, children: dict[int, set[int]]) -> None:
+    """Remove the job from the children of its parents."""
+    for parent in job.after:
+        children[parent].discard(job.id)
 
 
 def _relative(id: int, job: JobRecord | None, link: int) -> tuple[int, str | None, int | None, int]:

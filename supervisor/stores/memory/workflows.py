@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
-from supervisor.errors import NoSuchParent
+from supervisor.errors import NoSuchParent, ParentsInCircle
 from supervisor.jobs import JobState
 from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.state import MemoryState
@@ -18,6 +18,7 @@ from supervisor.stores.workflows import (
     how_it_ended,
     no_such_parent,
     parent_failed,
+    waits_for_itself,
     with_results,
 )
 
@@ -29,12 +30,24 @@ class Workflows:
         self._state, self._unique = state, UniqueKeys(state)
 
     def link(self, child: JobRecord) -> list[JobRecord]:
-        """Let this new job, which is blocked, wait for its parents. Return the jobs that go on: itself, if all have ended."""
+        """Let this job, which is new or replaced, and blocked, wait for its parents. Return the jobs that go on: itself, if all have
+        ended."""
         for parent in child.after:
             if parent not in self._state.jobs:
                 raise NoSuchParent(no_such_parent(parent))
+        self._refuse_circle(child)
         parents = [self._state.jobs[parent] for parent in child.after]
         return self.resolve([parent for parent in parents if parent.state.terminal])
+
+    def _refuse_circle(self, child: JobRecord) -> None:
+        """Raise ParentsInCircle if one of its parents, or of theirs, is the job itself: no new job is, but one that is replaced may be."""
+        left, found = [*child.links] if child.id in self._state.children else [], set[int]()
+        while left:
+            if (id := left.pop()) == child.id:
+                raise ParentsInCircle(waits_for_itself(id))
+            if id not in found and id in self._state.jobs:
+                found.add(id)
+                left += self._state.jobs[id].links
 
     def ended(self, job: JobRecord, deleted: bool = False) -> list[JobRecord]:
         """Return the jobs that go on now that this one has ended, or is `deleted`. Cancel those that can't."""

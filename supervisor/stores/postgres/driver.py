@@ -13,6 +13,7 @@ from psycopg.errors import DataError, IntegrityError
 
 from supervisor.errors import (
     NoSuchParent,
+    ParentsInCircle,
     RowRefused,
     StoreBroken,
     StoreContended,
@@ -34,7 +35,7 @@ STATEMENT_CANCELLED = "57014"
 _UNAVAILABLE_CLASSES = ("08", "53", "57", "58", "25")
 _OBJECT_IN_USE = "55006"
 _CONTENDED = frozenset({"40001", "40P01", "55P03"})
-_NO_SUCH_PARENT = "23503"  # raised by `link_children`
+_NO_SUCH_PARENT, _PARENTS_IN_CIRCLE = "23503", "42830"  # raised by `link_children`
 _REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last: raised by a trigger
 _DAMAGED_CLASS = "XX"
 _COMMIT_OF_NOTIFICATIONS = "PreCommit_Notify"
@@ -300,6 +301,8 @@ class Address:
             return (StoreUnavailable if lost else RowRefused if refused else StoreBroken)(message)
         if state == _NO_SUCH_PARENT:
             return NoSuchParent(self._line(error))
+        if state == _PARENTS_IN_CIRCLE:
+            return ParentsInCircle(self._line(error))
         if state == _FAILED_TRANSACTION:
             return StoreError(f"{self.shown}: a write inside this transaction failed, so none of it is kept")
         if state == _READ_ONLY:

@@ -44,6 +44,7 @@ _JOBS = "json_array_elements(batch) with ordinality as one(job, place)"
 
 # Enqueue these jobs, as `put` does. Of a job with a unique key that another one has the id of that one is returned, negated. If such
 # a job is to be rejected, nothing is enqueued, and 0 is returned, with the id of the other job (0: a row before it) and its place.
+# Behind the ids of all jobs, 0 and the ids of those follow that were replaced, if there are any.
 # The variables are by place, null for a job without a key: `wanted`, its key; `holders`, the job that has the key, or 0; `firsts`,
 # the first place with the key; `numbers`, the number of new jobs up to this one.
 _PUT_UNIQUE = f"""create function {{s}}.put_unique(batch json) returns bigint[] language plpgsql security definer
@@ -56,6 +57,7 @@ _PUT_UNIQUE = f"""create function {{s}}.put_unique(batch json) returns bigint[] 
     holders bigint[];
     firsts bigint[];
     numbers bigint[];
+    replaced bigint[];
     refused record;
   begin
     select array_agg(extras ->> 'unique' order by place), array_agg(coalesce(extras ->> 'on_conflict', 'skip') order by place),
@@ -94,25 +96,33 @@ _PUT_UNIQUE = f"""create function {{s}}.put_unique(batch json) returns bigint[] 
     ids := array(
       select case when holder > 0 then -holder when first < place then -ids[numbers[first]] else ids[numbers[place]] end
       from unnest(holders, firsts) with ordinality as it(holder, first, place) order by place);
-    if 'replace' = any(hows) then
+    replaced := array(
+      select id from {{s}}.jobs where state < {IN_FLIGHT} and id in (
+        select -it.id from unnest(ids, hows) as it(id, how) where how = 'replace' and it.id < 0)
+      order by id for no key update);
+    if replaced <> '{{}}' then
       perform {{s}}.replace_jobs((
         select json_agg(job order by id) from (
           select distinct on (-ids[place]) -ids[place] as id, job
-          from {_JOBS} where hows[place] = 'replace' and ids[place] < 0 order by -ids[place], place desc) as it),
-        array(select distinct -ids[place] as id from generate_subscripts(ids, 1) as place
-          where hows[place] = 'replace' and ids[place] < 0 order by id));
+          from {_JOBS} where hows[place] = 'replace' and -ids[place] = any(replaced) order by -ids[place], place desc) as it),
+        replaced);
+      ids := ids || 0::bigint || replaced;
     end if;
     return ids;
   end {BODY}"""
 
 _KEPT = ", ".join(f"'{name}'" for name in KEPT_BY_REPLACE)
-# Change the jobs with these ids, which are in order, into these rows, unless they have been claimed or have ended; their rows are locked.
-# A job that a limit holds back leaves its line, and is ready first. The trigger `queue_changed` frees the turn of a job that gets
-# another queue.
+# Change the jobs with these ids, which are in order, into these rows; they wait to be claimed, and their rows are locked. A job that a
+# limit holds back leaves its line, and is ready first. One that is to wait for parents leaves its key; `link_children` links it. The
+# trigger `queue_changed` frees the turn of a job that gets another queue.
 _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[]) returns void language plpgsql security definer
   set search_path = pg_catalog, pg_temp as {BODY}
   declare
     changed bigint[];
+    children constant bigint[] := array(
+      select ids[place] from rows from (json_to_recordset(batch) as (extras json)) with ordinality as it(extras, place)
+      where json_array_length(extras -> 'after') > 0);
+    wait_for_keys bigint[];
   begin
     with left_line as (
         delete from {{s}}.held_back using {{s}}.jobs
@@ -121,24 +131,34 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
         update {{s}}.jobs set state = {READY} from left_line where id = job_id returning queue, tier)
     insert into {{s}}.counts(state, queue, tier, n)
       select change.state, queue, tier, change.sign from moved, (values ({BLOCKED}, -1), ({READY}, 1)) as change(state, sign);
+    delete from {{s}}.parents where child = any(ids);
+    if children <> '{{}}' then
+      perform from {{s}}.key_holders where key in (select extras.key from {{s}}.extras where extras.job_id = any(children))
+        order by key for update;
+      perform {{s}}.release_keys(children, true);
+    end if;
+    wait_for_keys := array(
+      select extras.job_id from {{s}}.extras join {{s}}.key_waiters
+        on key_waiters.key = extras.key and key_waiters.job_id = extras.job_id
+      where extras.job_id = any(ids));
     perform {{s}}.free_turns(array(
       select jobs.id from rows from (json_to_recordset(batch) as (queue text, delay bigint, at bigint)) with ordinality
         as it(queue, delay, at, place) join {{s}}.jobs on jobs.id = ids[place] and jobs.queue = it.queue
-      where coalesce({NOW} + it.delay, it.at, 0) > {NOW}), false);
+      where coalesce({NOW} + it.delay, it.at, 0) > {NOW} or jobs.id = any(children)), false);
     with it as (
         select ids[place] as id, it.*, {NOW} as now, coalesce({NOW} + it.delay, it.at, {NOW}) as due
         from rows from (json_to_recordset(batch) as (handler text, queue text, payload text, headers text, priority bigint,
           options text, delay bigint, at bigint, extras json)) with ordinality
           as it(handler, queue, payload, headers, priority, options, delay, at, extras, place)),
       old as materialized (
-        select jobs.id, jobs.queue, jobs.tier, jobs.state from {{s}}.jobs where jobs.id = any(ids) and state < {IN_FLIGHT}
+        select jobs.id, jobs.queue, jobs.tier, jobs.state from {{s}}.jobs where jobs.id = any(ids)
         order by jobs.id for no key update),
       new as (
         update {{s}}.jobs set handler = it.handler, queue = it.queue, payload = it.payload, headers = it.headers,
           priority = it.priority, options = it.options, retries = 0, tier = 0, started_at = null,
           age = case jobs.tier when 1 then jobs.id else jobs.age end,
-          due_at = case jobs.state when {BLOCKED} then jobs.due_at else it.due end,
-          state = case when jobs.state = {BLOCKED} then {BLOCKED} when it.due > it.now then {SCHEDULED} else {READY} end
+          due_at = case when jobs.id = any(wait_for_keys) then jobs.due_at else it.due end,
+          state = case when jobs.id = any(children || wait_for_keys) then {BLOCKED} when it.due > it.now then {SCHEDULED} else {READY} end
         from it join old on old.id = it.id where jobs.id = it.id
         returning jobs.id, jobs.state, jobs.queue, old.state as old_state, old.queue as old_queue, old.tier as old_tier),
       counted as (

@@ -8,7 +8,7 @@ seen by one of both, and of two parents that end at once the second lets the chi
 from __future__ import annotations
 
 from supervisor.parents import PARENTS
-from supervisor.stores.codes import BLOCKED, CANCELLED, FAILED, READY, SCHEDULED, SUCCEEDED
+from supervisor.stores.codes import BLOCKED, CANCELLED, FAILED, IN_FLIGHT, READY, SCHEDULED, SUCCEEDED
 from supervisor.stores.postgres.connection import NOW
 from supervisor.stores.postgres.functions import BODY
 from supervisor.stores.workflows import (
@@ -24,6 +24,7 @@ from supervisor.stores.workflows import (
     WAIT,
     WAITS,
     no_such_parent,
+    waits_for_itself,
 )
 
 PARENT_TABLES = (
@@ -186,22 +187,48 @@ _END_JOBS = f"""create function {{s}}.end_jobs(ids bigint[], deleted boolean) re
     return query select {{s}}.end_parents(ids, deleted);
   end {BODY}"""
 
-# Let those of these new jobs wait for their parents that have any: `jobs` is what `put` was called with, `ids` are theirs, negated for
-# jobs that were there before.
+# Refuse a job of these, which were replaced, that waits for itself, through the jobs that it waits for. The jobs on the way that may be
+# replaced too are locked, so that another transaction does not close the circle.
+_REFUSE_CIRCLES = f"""create function {{s}}.refuse_circles(ids bigint[]) returns void {_HEAD}
+  declare
+    known bigint[] := '{{}}';
+    ancestors bigint[];
+    wrong bigint;
+  begin
+    loop
+      with recursive found(child, parent) as (
+        select child, parent from {{s}}.parents where child = any(ids)
+        union
+        select found.child, its.parent from found cross join lateral (
+          select parent from {{s}}.parents where parents.child = found.parent offset 0) as its)
+      select array_agg(distinct parent order by parent), min(child) filter (where child = parent) from found into ancestors, wrong;
+      if wrong is not null then
+        raise exception using errcode = 'invalid_foreign_key', message = replace('{waits_for_itself(0)}', '0', wrong::text);
+      end if;
+      exit when ancestors is null or ancestors <@ known;
+      perform from {{s}}.jobs where id = any(ancestors) and state < {IN_FLIGHT} order by id for no key update;
+      known := ancestors;
+    end loop;
+  end {BODY}"""
+
+# Let those of these jobs wait for their parents that have any: `jobs` is what `put` was called with, `ids` is what `put_unique` has
+# answered. For a job that was replaced its last row counts.
 _LINK_CHILDREN = f"""create function {{s}}.link_children(ids bigint[], jobs json) returns void {_HEAD}
   declare
     parent_ids bigint[];
+    replaced constant bigint[] := coalesce(ids[array_position(ids, 0::bigint) + 1:], '{{}}');
     missing bigint;
   begin
     insert into {{s}}.parents(child, parent, place, on_failed)
-      select ids[job.place], abs(case when it.value::bigint < 0 then ids[-it.value::bigint] else it.value::bigint end), it.place,
+      select abs(ids[job.place]), abs(case when it.value::bigint < 0 then ids[-it.value::bigint] else it.value::bigint end), it.place,
         job.on_failed
       from (
-        select place, value -> 'extras' -> 'after' as after, case value -> 'extras' ->> 'on_parent_failed'
+        select distinct on (abs(ids[place])) place, value -> 'extras' -> 'after' as after, case value -> 'extras' ->> 'on_parent_failed'
           when 'run' then {ON_FAILED["run"]} when 'wait' then {ON_FAILED["wait"]} else {ON_FAILED["cancel"]} end as on_failed
-        from json_array_elements(jobs) with ordinality as it(value, place) offset 0) as job,
+        from json_array_elements(jobs) with ordinality as it(value, place)
+        where ids[place] > 0 or (value -> 'extras' ->> 'on_conflict' = 'replace' and -ids[place] = any(replaced))
+        order by abs(ids[place]), place desc offset 0) as job,
         json_array_elements_text(job.after) with ordinality as it(value, place)
-      where ids[job.place] > 0
       on conflict do nothing;
     parent_ids := array(select distinct parent from {{s}}.parents where child = any(ids) order by parent);
     perform from {{s}}.jobs as it where it.id = any(parent_ids) order by it.id for no key update;
@@ -209,6 +236,9 @@ _LINK_CHILDREN = f"""create function {{s}}.link_children(ids bigint[], jobs json
       into missing;
     if missing is not null then
       raise exception using errcode = 'foreign_key_violation', message = replace('{no_such_parent(0)}', '0', missing::text);
+    end if;
+    if replaced <> '{{}}' then
+      perform {{s}}.refuse_circles(replaced);
     end if;
     update {{s}}.jobs as it set linked = true where it.id = any(parent_ids) and it.linked is not true;
     update {{s}}.extras set text = (text::jsonb || jsonb_build_object('after', its.after))::text
@@ -308,6 +338,7 @@ PARENT_FUNCTIONS = (
     _CANCEL_CHILDREN,
     _END_PARENTS,
     _END_JOBS,
+    _REFUSE_CIRCLES,
     _LINK_CHILDREN,
     _WAIT_AGAIN,
     _RESTORE_CHILDREN,
@@ -315,7 +346,7 @@ PARENT_FUNCTIONS = (
     _END_LOST_PARENTS,
     """revoke execute on function {s}.lock_children(bigint[]), {s}.headers_with(text, json), {s}.give_results(bigint[]), {s}.resume_children(bigint[]),
       {s}.cancel_children(bigint[], boolean), {s}.end_parents(bigint[], boolean), {s}.end_jobs(bigint[], boolean),
-      {s}.link_children(bigint[], json), {s}.wait_again(bigint[]), {s}.restore_children(bigint[]), {s}.run_again(bigint[]), {s}.end_lost_parents()
+      {s}.link_children(bigint[], json), {s}.refuse_circles(bigint[]), {s}.wait_again(bigint[]), {s}.restore_children(bigint[]), {s}.run_again(bigint[]), {s}.end_lost_parents()
       from public""",
 )
 

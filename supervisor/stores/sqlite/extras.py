@@ -68,5 +68,7 @@ class NewExtras:
         if expires_at is not None:
             self._expiries.add(id, expires_at)
         self._unique.give(new, id, now)
-        if newly_ready:
+        if new.after:
+            self._links.linked(id, new)
+        elif newly_ready:
             self._links.due([id])

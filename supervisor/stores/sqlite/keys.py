@@ -25,6 +25,9 @@ WAIT = """
 WAITING = """
   select json_group_array(extras.job_id) from json_each(?1) as it cross join extras on extras.job_id = it.value
     cross join key_waiters on key_waiters.key = extras.key and key_waiters.job_id = extras.job_id"""
+WAITS_FOR_KEY = """
+  select exists(select 1 from extras cross join key_waiters on key_waiters.key = extras.key and key_waiters.job_id = extras.job_id
+    where extras.job_id = ?)"""
 
 # A job that has failed, and is to hold its key then, keeps it until it is redriven or deleted.
 KEEPS_ITS_KEY = f"""
@@ -72,6 +75,9 @@ class Keys:
         self._connection.run(WAIT, batch)
         waiting: list[int] = self._connection.json(WAITING, batch)
         return waiting
+
+    def waits(self, id: int) -> bool:
+        return bool(self._connection.value(WAITS_FOR_KEY, id))
 
     def release(self, ids: Sequence[int], deleted: bool = False) -> list[int]:
         """Take the keys from these jobs, which have ended or are `deleted`. Return the jobs that have them now."""

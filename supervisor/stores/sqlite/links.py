@@ -54,8 +54,17 @@ class Links:
             self._move(waiting, READY, BLOCKED)
 
     def linked(self, child: int, extras: Extras) -> None:
-        """Let this new job, which is blocked, go on once its parents have ended. Raises NoSuchParent."""
+        """Let this job, which is new or replaced, and blocked, go on once its parents have ended. Raises NoSuchParent and
+        ParentsInCircle."""
         self._go_on(self._workflows.link(child, extras))
+
+    def unlink(self, id: int, *, keep_key: bool) -> bool:
+        """Let this job, which is replaced, wait for none of its parents any more. Take its key from it, unless `keep_key`: another one with
+        the key goes on. Return whether it waits for its key."""
+        self._workflows.unlink(id)
+        if not keep_key:
+            self._resume(self._keys.release([id], deleted=True))
+        return self._keys.waits(id)
 
     def run_again(self, ids: Sequence[int]) -> None:
         """Block those of these jobs, which are ready again, that have to wait, and the jobs that wait for these again."""

@@ -231,7 +231,8 @@ class Queue:
             self._connection.counts.add(READY, queue, tier)
             before = READY
         values = _values(row, now)
-        state, due = (BLOCKED, None) if before == BLOCKED else (values.state, values.due_at)
+        waits_for_key = self._links.unlink(id, keep_key=not extras.after)
+        state, due = (BLOCKED, None) if waits_for_key else (values.state, values.due_at)
         if row.queue != queue:
             self._connection.counts.write()  # a trigger changes them by itself
             self._connection.run(SET_QUEUE, row.queue, id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from supervisor.errors import NoSuchParent
+from supervisor.errors import NoSuchParent, ParentsInCircle
 from supervisor.stores.codes import BLOCKED, CANCELLED, STATES, SUCCEEDED
 from supervisor.stores.extras import Extras
 from supervisor.stores.sqlite.connection import Connection, Select, packed
@@ -23,6 +23,7 @@ from supervisor.stores.workflows import (
     how_it_ended,
     no_such_parent,
     parent_failed,
+    waits_for_itself,
 )
 
 PARENT_TABLES = (
@@ -37,6 +38,12 @@ MISSING = """
 LINK = """
   insert into parents(child, parent, place, on_failed)
   select ?1, it.value, it.key, ?2 from json_each(?3) as it where true on conflict do nothing"""
+UNLINK = "delete from parents where child = ?"
+IS_IN_CIRCLE = """
+  with recursive found(id) as (
+    select parent from parents where child = ?1
+    union select parents.parent from found cross join parents on parents.child = found.id)
+  select case when exists(select 1 from parents where parent = ?1) then exists(select 1 from found where id = ?1) end"""
 ENDED = f"""
   select json_group_array(it.value) from json_each(?) as it
   where (select state from jobs where id = it.value) >= {SUCCEEDED}"""
@@ -155,13 +162,20 @@ class Workflows:
         self._connection, self._unique = connection, UniqueKeys(connection)
 
     def link(self, child: int, extras: Extras) -> list[int]:
-        """Let this new job, which is blocked, wait for its parents. Return the jobs that go on: itself, if all have ended."""
+        """Let this job, which is new or replaced, and blocked, wait for its parents. Return the jobs that go on: itself, if all have
+        ended."""
         parents = packed(extras.after)
         if missing := self._connection.json(MISSING, parents):
             raise NoSuchParent(no_such_parent(missing[0]))
         self._connection.run(LINK, child, ON_FAILED[extras.on_parent_failed], parents)
+        if self._connection.value(IS_IN_CIRCLE, child):  # no new job is
+            raise ParentsInCircle(waits_for_itself(child))
         ended = self._connection.json(ENDED, parents)
         return self.resolve(ended) if ended else []
+
+    def unlink(self, child: int) -> None:
+        """Let this job, which is replaced, wait for none of its parents any more."""
+        self._connection.run(UNLINK, child)
 
     def ended(self, ids: Sequence[int], deleted: bool = False) -> list[int]:
         """Return the jobs that go on now that these have ended, or are `deleted`. Cancel those that can't."""
