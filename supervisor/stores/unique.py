@@ -13,8 +13,10 @@ from supervisor.stores.codes import IN_FLIGHT, SUCCEEDED
 from supervisor.stores.extras import WAITING, ExistingId, Extras
 from supervisor.stores.records import EnqueueRow
 
-KEPT_BY_REPLACE = ("unique", "key", "on_failure", "group")
+KEPT_BY_REPLACE = ("unique", "key", "group")
 """The extras of a job that stay as they were when the job is replaced: they give its place among other jobs."""
+KEPT_WITHOUT_KEY = (*KEPT_BY_REPLACE, "on_failure")
+"""Those that stay as they were if the new job has no key."""
 
 
 def hold_of(extras: Extras, now: int) -> tuple[int, int | None]:
@@ -25,7 +27,8 @@ def hold_of(extras: Extras, now: int) -> tuple[int, int | None]:
 
 
 def replaced_extras(old: Extras | None, new: Extras) -> Extras:
-    return new if old is None else new._replace(**{name: getattr(old, name) for name in KEPT_BY_REPLACE})
+    kept = KEPT_WITHOUT_KEY if new.key is None else KEPT_BY_REPLACE
+    return new if old is None else new._replace(**{name: getattr(old, name) for name in kept})
 
 
 def decoded_ids(rows: Sequence[EnqueueRow], ids: list[int]) -> list[int]:

@@ -253,6 +253,22 @@ def test_a_replaced_job_keeps_its_place_in_the_order_of_its_key(factory, store):
     factory.check()
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "key", "state"),
+    [("pass", "hold", "account", "blocked"), ("hold", "pass", "account", "ready"), ("hold", "pass", None, "blocked")],
+)
+def test_a_replaced_job_that_fails_holds_its_key_or_passes_it_on_as_the_new_one_says(
+    factory, store, old, new, key, state
+):
+    """A new job without a key says nothing about it."""
+    first, second = enqueue(store, key="account", on_failure=old), enqueue(store, "b", key="account")
+    assert enqueue(store, how="replace", key=key, on_failure=new) == first
+    assert store.get(first)["on_failure"] == ("hold" if state == "blocked" else "pass")
+    store.settle([dead(take_one(store))])
+    assert states(store, [first, second]) == ["failed", state]
+    factory.check()
+
+
 def test_rows_of_one_batch_replace_each_other(factory, store):
     there = enqueue(store, "there")
     ids = store.enqueue(

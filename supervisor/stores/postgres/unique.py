@@ -13,7 +13,7 @@ from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, SCHEDULED, SUCCEE
 from supervisor.stores.extras import UNFINISHED, WAITING
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.functions import BODY
-from supervisor.stores.unique import KEPT_BY_REPLACE, held_by
+from supervisor.stores.unique import KEPT_BY_REPLACE, KEPT_WITHOUT_KEY, held_by
 
 UNIQUE_TABLES = (
     """create table {s}.unique_jobs(
@@ -111,7 +111,10 @@ _PUT_UNIQUE = f"""create function {{s}}.put_unique(batch json) returns bigint[] 
     return ids;
   end {BODY}"""
 
-_KEPT = ", ".join(f"'{name}'" for name in KEPT_BY_REPLACE)
+_KEPT_NAMES, _KEPT_NAMES_WITHOUT_KEY = (
+    ", ".join(f"'{name}'" for name in names) for names in (KEPT_BY_REPLACE, KEPT_WITHOUT_KEY)
+)
+_KEPT = f"case when it.extras ->> 'key' is null then array[{_KEPT_NAMES_WITHOUT_KEY}] else array[{_KEPT_NAMES}] end"
 # Change the jobs with these ids, which are in order, into these rows; they wait to be claimed, and their rows are locked. A job that a
 # limit holds back leaves its line, and is ready first. One that is to wait for parents leaves its key; `link_children` links it. The
 # trigger `queue_changed` frees the turn of a job that gets another queue.
@@ -170,8 +173,8 @@ _REPLACE_JOBS = f"""create function {{s}}.replace_jobs(batch json, ids bigint[])
         where expiries.job_id = extras.job_id and expiries.expires_at = extras.expires_at),
       more as (
         update {{s}}.extras set expires_at = it.now + (it.extras ->> 'expires')::bigint,
-          text = ((it.extras::jsonb - array[{_KEPT}]) || coalesce((
-            select jsonb_object_agg(key, value) from jsonb_each(extras.text::jsonb) where key in ({_KEPT})), '{{}}'))::text
+          text = ((it.extras::jsonb - ({_KEPT})) || coalesce((
+            select jsonb_object_agg(key, value) from jsonb_each(extras.text::jsonb) where key = any({_KEPT})), '{{}}'))::text
         from new join it on it.id = new.id where extras.job_id = new.id),
       expiring as (
         insert into {{s}}.expiries(expires_at, job_id)
