@@ -6,7 +6,8 @@ from the time: so a claim and a settle do nothing for it, and no key stays taken
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from supervisor.errors import JobExists
 from supervisor.stores.codes import IN_FLIGHT, SUCCEEDED
@@ -29,6 +30,16 @@ def hold_of(extras: Extras, now: int) -> tuple[int, int | None]:
 def replaced_extras(old: Extras | None, new: Extras) -> Extras:
     kept = KEPT_WITHOUT_KEY if new.key is None else KEPT_BY_REPLACE
     return new if old is None else new._replace(**{name: getattr(old, name) for name in kept})
+
+
+@contextmanager
+def naming_no_new_job(ids: Sequence[int]) -> Iterator[None]:
+    """Name no job in JobExists if it is one of these, which the same call has added: it won't exist."""
+    try:
+        yield
+    except JobExists as error:
+        new = {id for id in ids if not isinstance(id, ExistingId)}
+        raise JobExists(error.key, None if error.id in new else error.id) from None
 
 
 def decoded_ids(rows: Sequence[EnqueueRow], ids: list[int]) -> list[int]:

@@ -136,8 +136,14 @@ def test_a_batch_with_a_refused_job_adds_none(factory, store):
 
 
 def test_a_batch_that_refuses_its_own_second_row(factory, store):
-    with pytest.raises(JobExists, match="has the unique key 'a'"):
+    with pytest.raises(JobExists, match="an earlier job of this batch has the unique key 'a'") as caught:
         store.enqueue([row("a"), row("b"), row("a", how="reject")])
+    assert (caught.value.id, caught.value.key) == (None, "a")
+    there = enqueue(store, "there")
+    with pytest.raises(JobExists, match=f"job {there} has the unique key 'there'") as caught:
+        store.enqueue([row("a"), row("there"), row("there", how="reject")])
+    assert caught.value.id == there
+    store.delete([there])
     assert all_ids(store) == []
     assert not isinstance(enqueue(store, "a"), ExistingId)
 

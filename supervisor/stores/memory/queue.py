@@ -18,7 +18,7 @@ from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.state import MemoryState, join_parents, leave_parents
 from supervisor.stores.memory.unique import UniqueKeys
 from supervisor.stores.records import ClaimRequest, EnqueueRow, Look, Resolve, microseconds
-from supervisor.stores.unique import replaced_extras
+from supervisor.stores.unique import naming_no_new_job, replaced_extras
 from supervisor.stores.workflows import WAITS
 
 _UNCLAIMED = (JobState.BLOCKED, JobState.SCHEDULED, JobState.READY)
@@ -30,8 +30,8 @@ class Queue:
         self._unique, self._expiries = UniqueKeys(state), Expiries(state, links)
 
     def enqueue(self, rows: Sequence[EnqueueRow]) -> list[int]:
-        with self._state.transaction():
-            ids: list[int] = []
+        ids: list[int] = []
+        with self._state.transaction(), naming_no_new_job(ids):
             for row in rows:
                 ids.append(self._add(row.with_parents(ids)))
             self._owner.notify()

@@ -14,7 +14,7 @@ from supervisor.stores.extras import extras_text
 from supervisor.stores.postgres.connection import NOTIFY, NOW, CommitUnknown, Connection, packed
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.records import EnqueueBatch, EnqueueRow, microseconds, options_text
-from supervisor.stores.unique import decoded_ids
+from supervisor.stores.unique import decoded_ids, naming_no_new_job
 
 MIN_COPIED = 200
 """The number of rows from which on `copy` is faster than one statement."""
@@ -100,10 +100,11 @@ class Enqueues:
 
     def _put(self, parts: Sequence[EnqueueBatch]) -> list[int]:
         ids: list[int] = []
-        for part in parts:
-            ids += decoded_ids(
-                part, self._connection.value(PUT, packed([values_of(row) for row in in_part(part, ids)]))
-            )
+        with naming_no_new_job(ids):
+            for part in parts:
+                ids += decoded_ids(
+                    part, self._connection.value(PUT, packed([values_of(row) for row in in_part(part, ids)]))
+                )
         return ids
 
     def _copy(self, parts: Sequence[EnqueueBatch]) -> list[int]:

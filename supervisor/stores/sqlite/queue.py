@@ -44,6 +44,7 @@ from supervisor.stores.sqlite.ownership import Ownership
 from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.texts import MAX_INLINE, headers_are_long
 from supervisor.stores.sqlite.unique import UniqueKeys
+from supervisor.stores.unique import naming_no_new_job
 
 ROWS_OF_A_STATEMENT = 100
 """Each statement of an enqueue updates the id sequence once."""
@@ -171,8 +172,9 @@ class Queue:
             if self._extras.are_only_unique(batch):
                 return self._with_turns(self._insert_unique(batch, now), batch), now
             each: list[int] = []
-            for row in batch:
-                each.append(self._insert_one(row.with_parents(each), now))
+            with naming_no_new_job(each):
+                for row in batch:
+                    each.append(self._insert_one(row.with_parents(each), now))
             return self._with_turns(each, batch), now
         first = next_age(self._connection)
         for start in range(0, len(batch), ROWS_OF_A_STATEMENT):
