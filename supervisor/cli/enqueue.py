@@ -22,7 +22,7 @@ from supervisor.config.settings import Settings
 from supervisor.errors import InvalidJob, StoreMissing
 from supervisor.stores.extras import ExistingId
 from supervisor.stores.opening import is_postgres
-from supervisor.stores.records import EnqueueBatch
+from supervisor.stores.records import EnqueueBatch, EnqueueRow
 from supervisor.stores.search import header_of
 from supervisor.text.names import did_you_mean
 from supervisor.text.strict_json import NotJSON, decode
@@ -108,10 +108,7 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
         ids = _enqueue(settings, rows, force, lines)
         click.echo(len(ids) - len(there := [id for id in ids if isinstance(id, ExistingId)]))
         if there:
-            echo(
-                f"{counted(len(there), 'line', 'have')} a unique key that a job has already: no job was added for them",
-                err=True,
-            )
+            echo(_existing_of_lines(there), err=True)
     elif handler is None:
         raise click.UsageError("expected the name of a handler, or --file")
     else:
@@ -123,8 +120,22 @@ def enqueue(handler: str | None, payload: str | None, file: str | None, force: b
         (id,) = _enqueue(settings, EnqueueBatch([row]), force)
         click.echo(id)
         if isinstance(id, ExistingId):
-            echo(f"job {id} has the unique key {options['unique']!r} already: no job was added", err=True)
+            echo(f"job {id} has the unique key {options['unique']!r} already: {_outcome(id, row)}", err=True)
     return DONE
+
+
+def _outcome(id: ExistingId, row: EnqueueRow) -> str:
+    if id.replaced:
+        return "it was replaced"
+    if row.extras is not None and row.extras.on_conflict == "replace":
+        return "it was not replaced, since it has been claimed or has ended, and no job was added"
+    return "no job was added"
+
+
+def _existing_of_lines(there: list[ExistingId]) -> str:
+    text = f"{counted(len(there), 'line', 'have')} a unique key that a job has already: no job was added for them"
+    replacing = sum(id.replaced for id in there)
+    return f"{text}; {replacing:,} of them replaced that job" if replacing else text
 
 
 def read_file(file: str, settings: Settings) -> tuple[EnqueueBatch, Lines]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import orjson
 
@@ -37,7 +37,15 @@ class Place(int):
 
 
 class ExistingId(int):
-    """The id of a job that was there before: its unique key kept the enqueue from adding another."""
+    """The id of a job that was there before: its unique key kept the enqueue from adding another. `replaced` says whether the job has
+    become the new one: it does with `on_conflict="replace"`, as long as it is not claimed."""
+
+    replaced: bool
+
+    def __new__(cls, id: int, *, replaced: bool = False) -> Self:
+        self = super().__new__(cls, id)
+        self.replaced = replaced
+        return self
 
 
 def extras_text(extras: Extras) -> str:

@@ -51,7 +51,13 @@ def decoded_ids(rows: Sequence[EnqueueRow], ids: list[int]) -> list[int]:
         raise JobExists("" if extras is None else extras.unique or "", id or None)
     if min(ids, default=0) >= 0:
         return ids
-    return [id if id > 0 else ExistingId(-id) for id in ids[: len(rows)]]
+    replaced = frozenset(ids[len(rows) + 1 :])
+    return [id if id > 0 else _existing(-id, row, replaced) for id, row in zip(ids, rows, strict=False)]
+
+
+def _existing(id: int, row: EnqueueRow, replaced: frozenset[int]) -> ExistingId:
+    replaces = row.extras is not None and row.extras.on_conflict == "replace"
+    return ExistingId(id, replaced=replaces and id in replaced)
 
 
 def held_by(key: str, other: int) -> str:

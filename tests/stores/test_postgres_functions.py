@@ -88,6 +88,16 @@ def test_an_existing_job_is_returned_and_noticed(factory, store):
     assert notices == []
     assert enqueue(factory, "'mail', unique_key => 'a'") == first
     assert notices == [f"job {first} has the unique key 'a' already: no job was added"]
+    notices.clear()
+    replacing = "'mail', unique_key => 'a', on_conflict => 'replace'"
+    assert enqueue(factory, replacing) == first
+    take_one(store)
+    assert enqueue(factory, replacing) == first
+    assert notices == [
+        f"job {first} has the unique key 'a' already: it was replaced",
+        f"job {first} has the unique key 'a' already: it was not replaced, since it has been claimed or has ended, and no job was"
+        " added",
+    ]
     with pytest.raises(
         psycopg.errors.UniqueViolation, match=f"job {first} has the unique key 'a': nothing was enqueued"
     ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from supervisor.config.settings import RetentionSettings
@@ -173,7 +175,7 @@ def test_a_job_that_waits_is_replaced(factory, store):
     put(store, "between")
     new = row(payload='"new"', how="replace", handler="other", queue="post", priority=7, max_retries=1, tags=("two",))
     (second,) = store.enqueue([new])
-    assert isinstance(second, ExistingId) and second == first
+    assert isinstance(second, ExistingId) and second == first and second.replaced
     job = store.get(first)
     assert (job["handler"], job["payload"], job["queue"], job["priority"]) == ("other", "new", "post", 7)
     assert (job["headers"], job["tags"], job["max_retries"], job["state"]) == ({}, ["two"], 1, "ready")
@@ -229,7 +231,8 @@ def test_a_job_that_runs_or_has_ended_is_not_replaced(factory, store, end):
     if end is not None:
         store.settle([end(lease)])
     before = store.get(first)
-    assert enqueue(store, payload='"new"', how="replace", during=10 * MINUTE) == first
+    found = enqueue(store, payload='"new"', how="replace", during=10 * MINUTE)
+    assert (found, found.replaced) == (first, False)
     assert store.get(first) == before
 
 
@@ -281,6 +284,10 @@ def test_rows_of_one_batch_replace_each_other(factory, store):
         [row("a", "1"), row("a", "2", "replace"), row("a", "3", "replace"), row("there", "4", "replace")]
     )
     assert ids == [ids[0], ids[0], ids[0], there]
+    assert [id.replaced for id in ids[1:]] == [True] * 3
+    ids = store.enqueue([row("a"), row("a", "3", "replace"), EnqueueRow("mail", "{}"), row("there", "4", "replace")])
+    assert [id.replaced for id in ids if isinstance(id, ExistingId)] == [False, True, True]
+    assert pickle.loads(pickle.dumps(ids[1])).replaced
     assert [store.get(id)["payload"] for id in (ids[0], there)] == [3, 4]
     factory.check()
 

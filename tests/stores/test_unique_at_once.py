@@ -172,6 +172,9 @@ def test_in_a_transaction_of_the_caller(factory, store):
         first = jobs.enqueue("mail", unique="report:42", connection=theirs)
         assert not isinstance(first, ExistingId)
         assert isinstance(jobs.enqueue("mail", unique="report:42", connection=theirs), ExistingId)
+        for how in ("skip", "replace"):
+            found = jobs.enqueue("mail", unique="report:42", on_conflict=how, connection=theirs)
+            assert isinstance(found, ExistingId) and found.replaced == (how == "replace")
         with pytest.raises(JobExists) as caught:
             jobs.enqueue_many(
                 [{"handler": "mail"}, {"handler": "mail", "unique": "report:42", "on_conflict": "reject"}],

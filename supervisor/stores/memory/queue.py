@@ -10,7 +10,7 @@ from supervisor.jobs import JobState, Lease, Tier
 from supervisor.retry import SUSPECT
 from supervisor.stores.counts import newly_ready, waiting_of
 from supervisor.stores.expiry import next_look
-from supervisor.stores.extras import Extras
+from supervisor.stores.extras import ExistingId, Extras
 from supervisor.stores.memory.expiry import Expiries
 from supervisor.stores.memory.job_record import JobRecord
 from supervisor.stores.memory.links import Links
@@ -40,9 +40,8 @@ class Queue:
     def _add(self, row: EnqueueRow) -> int:
         now, id, extras = self._state.now(), self._state.next_age(), row.extras
         if extras is not None and (existing := self._unique.take(id, extras)) is not None:
-            if extras.on_conflict == "replace":
-                self._replace(existing, row, extras)
-            return existing
+            replaced = extras.on_conflict == "replace" and self._replace(existing, row, extras)
+            return ExistingId(existing, replaced=replaced)
         due = row.at if row.at is not None else now + microseconds(row.delay or 0.0)
         state = JobState.SCHEDULED if due > now else JobState.READY
         links = {} if row.extras is None else dict.fromkeys(row.extras.after, WAITS)
@@ -56,11 +55,11 @@ class Queue:
             self._links.due(job)
         return id
 
-    def _replace(self, id: int, row: EnqueueRow, extras: Extras) -> None:
-        """Change the job into this row, unless it has been claimed or has ended."""
+    def _replace(self, id: int, row: EnqueueRow, extras: Extras) -> bool:
+        """Change the job into this row, unless it has been claimed or has ended. Return whether it was changed."""
         job = self._state.jobs.get(id)
         if job is None or job.state not in _UNCLAIMED:
-            return
+            return False
         if job.held_back and job.state is JobState.BLOCKED:
             self._state.change(job, state=JobState.READY, held_back=None)
         now, before, state, due = self._state.now(), job.state, job.state, job.due_at
@@ -87,6 +86,7 @@ class Queue:
         elif moved:
             self._links.groups.take_turn(job)
         self._unique.give(extras.unique or "", id, extras)
+        return True
 
     def look(self, served: frozenset[str] | None, limit: int, stay: bool = False) -> Look:
         with self._state.transaction():

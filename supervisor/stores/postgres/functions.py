@@ -279,7 +279,10 @@ _ENQUEUE = f"""create or replace function {{s}}.enqueue(handler text, payload js
       raise exception using errcode = 'unique_violation',
         message = format('job %s has the unique key %L: nothing was enqueued', ids[2], unique_key);
     elsif ids[1] < 0 then
-      raise notice 'job % has the unique key % already: no job was added', -ids[1], quote_literal(unique_key);
+      raise notice 'job % has the unique key % already: %', -ids[1], quote_literal(unique_key),
+        case when ids[2] = 0 then 'it was replaced'
+          when on_conflict = 'replace' then 'it was not replaced, since it has been claimed or has ended, and no job was added'
+          else 'no job was added' end;
     end if;
     return abs(ids[1]);
   end {BODY}"""

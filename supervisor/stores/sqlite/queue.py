@@ -210,9 +210,8 @@ class Queue:
     def _insert_one(self, row: EnqueueRow, now: int) -> int:
         id, values = next_age(self._connection), _values(row, now)
         if row.extras is not None and (existing := self._extras.existing(id, row.extras, now)) is not None:
-            if row.extras.on_conflict == "replace":
-                self._replace(existing, row, row.extras, now)
-            return existing
+            replaced = row.extras.on_conflict == "replace" and self._replace(existing, row, row.extras, now)
+            return ExistingId(existing, replaced=replaced)
         payload: str | None = row.payload
         if len(row.payload) > MAX_INLINE or values.headers is not row.headers:
             ((payload, _),) = put_long_texts(self._connection, [(id, row.payload, row.headers)])
@@ -222,11 +221,11 @@ class Queue:
             self._extras.add(id, row.extras, now, ready=values.state == READY)
         return id
 
-    def _replace(self, id: int, row: EnqueueRow, extras: Extras, now: int) -> None:
-        """Change the job into this row, unless it has been claimed or has ended."""
+    def _replace(self, id: int, row: EnqueueRow, extras: Extras, now: int) -> bool:
+        """Change the job into this row, unless it has been claimed or has ended. Return whether it was changed."""
         found = self._connection.rows(WAITS, id)
         if not found:
-            return
+            return False
         ((before, queue, tier),) = found
         if before == BLOCKED and leave_line(self._connection, id):
             self._connection.counts.add(BLOCKED, queue, tier, -1)
@@ -247,6 +246,7 @@ class Queue:
         self._connection.counts.add(before, row.queue, tier, -1)
         self._connection.counts.add(state, row.queue, 0)
         self._extras.replace(id, extras, now, newly_ready=state == READY and before != READY)
+        return True
 
     def _insert_part(self, part: EnqueueBatch, now: int, first: int) -> None:
         places = Counter(part.places)

@@ -59,7 +59,11 @@ def test_a_unique_key_that_a_job_has_adds_no_job(call: Call) -> None:
         "1\n",
         "job 1 has the unique key 'a' already: no job was added\n",
     )
-    assert call("enqueue", "mail", "2", "--unique", "a", "--on-conflict", "replace").out == "1\n"
+    assert call("enqueue", "mail", "2", "--unique", "a", "--on-conflict", "replace") == (
+        0,
+        "1\n",
+        "job 1 has the unique key 'a' already: it was replaced\n",
+    )
     assert call("jobs", "show", 1, "--json").json["payload"] == 2
     assert call("enqueue", "mail", "--unique", "a", "--on-conflict", "reject") == (
         2, "", "Error: job 1 has the unique key 'a': nothing was enqueued\n",
@@ -71,6 +75,11 @@ def test_a_file_counts_the_new_jobs(call: Call) -> None:
     write("jobs.jsonl", "".join(f'{{"handler": "mail", "unique": "{key}"}}\n' for key in "abcb"))
     warning = "2 lines have a unique key that a job has already: no job was added for them\n"
     assert call("enqueue", "--file", "jobs.jsonl") == (0, "2\n", warning)
+    write("more.jsonl", '{"handler": "mail", "unique": "b", "on-conflict": "replace"}\n')
+    replaced = (
+        "1 line has a unique key that a job has already: no job was added for them; 1 of them replaced that job\n"
+    )
+    assert call("enqueue", "--file", "more.jsonl") == (0, "0\n", replaced)
     write("jobs.jsonl", '{"handler": "mail"}\n{"handler": "mail", "unique": "a", "on-conflict": "reject"}\n')
     assert call("enqueue", "--file", "jobs.jsonl").code == 2
     assert len(call("jobs", "list").out.splitlines()) == 1 + 3
