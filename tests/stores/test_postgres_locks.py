@@ -14,8 +14,9 @@ from supervisor.engine.store_writer import Writer
 from supervisor.errors import RowsLocked, StoreContended, StoreUnavailable
 from supervisor.events import Bus
 from supervisor.jobs import JobState, Kind, Outcome
+from supervisor.stores.extras import Extras
 from supervisor.stores.postgres.limits import PostgresLimits
-from supervisor.stores.records import Look, Presence, Waiting
+from supervisor.stores.records import EnqueueRow, Look, Presence, Waiting
 from tests.stores.at_once import Meanwhile
 from tests.stores.factories import (
     TTL,
@@ -419,3 +420,23 @@ def until_they_are_waited_for(factory, persons) -> None:
 def until_it_waits(factory, other) -> None:
     waiting = "select 1 from pg_locks where pid = %s and not granted"
     wait_for(lambda: factory.sql(waiting, other.info.backend_pid).fetchone() is not None, every=0.002)
+
+
+@pytest.mark.parametrize(
+    ("extras", "its"),
+    [
+        ([Extras(unique="report:42")], "the unique key 'report:42'"),
+        ([Extras(unique="report:42"), Extras(unique="report:43")], "one of 2 unique keys"),
+        ([Extras(key="account")], "the key 'account'"),
+    ],
+)
+def test_who_waits_in_vain_for_a_key_is_told_so(factory, extras, its):
+    rows = [EnqueueRow("mail", "{}", extras=it) for it in extras]
+    one, two = factory.joined("one"), factory.joined("two")
+    with one.transaction():
+        one.enqueue(rows[:1])
+        with pytest.raises(
+            StoreContended, match=f"lock timeout: another session .* a job with {its}: commit it or roll"
+        ):
+            two.enqueue(rows)
+    assert len(two.enqueue(rows)) == len(rows)

@@ -34,7 +34,8 @@ STATEMENT_CANCELLED = "57014"
 """The SQLSTATE of a statement that took too long: it is slow, or has waited for many locks, for each less than the limit."""
 _UNAVAILABLE_CLASSES = ("08", "53", "57", "58", "25")
 _OBJECT_IN_USE = "55006"
-_CONTENDED = frozenset({"40001", "40P01", "55P03"})
+LOCK_TIMEOUT = "55P03"
+_CONTENDED = frozenset({"40001", "40P01", LOCK_TIMEOUT})
 _NO_SUCH_PARENT, _PARENTS_IN_CIRCLE = "23503", "42830"  # raised by `link_children`
 _REFUSED_CLASSES = ("22", "23", "54", "P0")  # the last: raised by a trigger
 _DAMAGED_CLASS = "XX"

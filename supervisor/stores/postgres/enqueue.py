@@ -8,11 +8,12 @@ from typing import Any
 
 import orjson
 
-from supervisor.errors import StoreUnsure
+from supervisor.errors import StoreContended, StoreUnsure
 from supervisor.stores.codes import READY, SCHEDULED
 from supervisor.stores.extras import extras_text
 from supervisor.stores.postgres.connection import NOTIFY, NOW, CommitUnknown, Connection, packed
 from supervisor.stores.postgres.counts import Counts
+from supervisor.stores.postgres.driver import LOCK_TIMEOUT
 from supervisor.stores.records import EnqueueBatch, EnqueueRow, microseconds, options_text
 from supervisor.stores.unique import decoded_ids, naming_no_new_job
 
@@ -74,6 +75,10 @@ class Enqueues:
                 return decoded_ids(rows, self._commit(PUT, packed([values_of(row) for row in rows])))
             with self._connection.transaction():
                 return self._put(parts) if sequence is None else self._copy(parts)
+        except StoreContended as error:
+            if (hint := _locked_hint(error, rows)) is None:
+                raise
+            raise StoreContended(f"{error}: {hint}") from error.__cause__
         except CommitUnknown as error:
             raise StoreUnsure(
                 f"{error}; the jobs of this call may or may not have been enqueued: its commit was not answered"
@@ -129,6 +134,21 @@ class Enqueues:
         if last - first == n - 1:
             return now, range(first, last + 1)
         return now, reserve_ids(self._connection, n)
+
+
+def _locked_hint(error: StoreContended, rows: Iterable[EnqueueRow]) -> str | None:
+    """Return which lock the enqueue of these rows has waited for in vain, as far as they show it, and what to do."""
+    if getattr(error.__cause__, "sqlstate", None) != LOCK_TIMEOUT:
+        return None
+    for name, what in (("unique", "unique key"), ("key", "key")):
+        keys = {getattr(row.extras, name) for row in rows} - {None}
+        if keys:
+            its = f"the {what} {min(keys)!r}" if len(keys) == 1 else f"one of {len(keys):,} {what}s"
+            return (
+                f"another session has an open transaction that has probably enqueued a job with {its}: commit it or roll it back "
+                "(pg_stat_activity shows it), and enqueue again"
+            )
+    return None
 
 
 def reserve_ids(connection: Connection, n: int) -> list[int]:
