@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from supervisor.client.client import Client
-from supervisor.errors import InvalidJob
+from supervisor.errors import InvalidJob, NoSuchParent
 
-__all__ = ["Client", "InvalidJob"]
+__all__ = ["Client", "InvalidJob", "NoSuchParent"]

@@ -36,7 +36,16 @@ MAX_SHOWN = 1000
 PARENT_FAILED = Cause.PARENT_FAILED.value
 
 
-def no_such_parent(id: int) -> str:
+KEEPS_ITS_UNIQUE_KEY = (
+    "after: job %s, which has the unique key %s for some time yet, was deleted or pruned: nothing can wait for it, and no new job is "
+    "added for the key meanwhile; use another key, or wait until the time is over"
+)
+
+
+def no_such_parent(id: int, unique_key: str | None = None) -> str:
+    """Return why there is no job after this one. `unique_key` is what it still has, since it has it for a time."""
+    if unique_key is not None:
+        return KEEPS_ITS_UNIQUE_KEY % (id, repr(unique_key))
     return f"after: there is no job {id}: it never existed, or was deleted or pruned"
 
 

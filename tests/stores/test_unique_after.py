@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.errors import InvalidJob, ParentsInCircle, RowRefused
+from supervisor.errors import InvalidJob, NoSuchParent, ParentsInCircle, RowRefused
 from supervisor.parents import PARENTS
 from supervisor.stores.records import EnqueueRow
 from supervisor.text.strict_json import decode
@@ -264,6 +264,19 @@ def test_a_replacement_that_is_undone_leaves_the_parents(factory, store):
     store.settle([success(lease) for lease in take(store) if lease.id == a])
     assert states(store, [first]) == ["ready"]
     factory.check()
+
+
+@pytest.mark.parametrize("how", ["skip", "replace"])
+def test_a_job_that_is_gone_and_has_its_key_for_a_time_is_named_with_it(factory, store, how):
+    gone = enqueue(store, "order 5", during=60_000_000)
+    store.delete([gone])
+    rows = [row("order 5", how=how, during=60_000_000), row("child", after=(-1,))]
+    message = f"after: job {gone}, which has the unique key 'order 5' for some time yet, was deleted or pruned"
+    with pytest.raises(NoSuchParent, match=message):
+        store.enqueue(rows)
+    assert all_ids(store) == []
+    factory.clock.step(60)
+    assert states(store, store.enqueue(rows)) == ["ready", "blocked"]
 
 
 @ON_POSTGRESQL

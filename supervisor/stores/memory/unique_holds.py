@@ -35,6 +35,15 @@ class UniqueHolds:
         """Yield the keys that were taken for a time, which is over."""
         return (key for key, hold in self._by_key.items() if hold.until is not None and hold.until <= now)
 
+    def key_of(self, id: int, now: int) -> str | None:
+        """Return the key that this job has for a time, if it has one. It looks at all keys."""
+        its = (
+            key
+            for key, hold in self._by_key.items()
+            if hold.job_id == id and hold.until is not None and hold.until > now
+        )
+        return next(its, None)
+
     def clear(self) -> None:
         for key in list(self._by_key):
             self.set(key, None)

@@ -34,7 +34,7 @@ class Workflows:
         ended."""
         for parent in child.after:
             if parent not in self._state.jobs:
-                raise NoSuchParent(no_such_parent(parent))
+                raise NoSuchParent(no_such_parent(parent, self._state.unique.key_of(parent, self._state.now())))
         self._refuse_circle(child)
         parents = [self._state.jobs[parent] for parent in child.after]
         return self.resolve([parent for parent in parents if parent.state.terminal])

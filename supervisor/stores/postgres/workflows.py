@@ -16,6 +16,7 @@ from supervisor.stores.workflows import (
     CANCELLED_BY,
     DONE,
     IGNORED,
+    KEEPS_ITS_UNIQUE_KEY,
     MAX_AT_ONCE,
     MAX_RESULTS,
     ON_FAILED,
@@ -218,6 +219,7 @@ _LINK_CHILDREN = f"""create function {{s}}.link_children(ids bigint[], jobs json
     parent_ids bigint[];
     replaced constant bigint[] := coalesce(ids[array_position(ids, 0::bigint) + 1:], '{{}}');
     missing bigint;
+    its_key text;
   begin
     insert into {{s}}.parents(child, parent, place, on_failed)
       select abs(ids[job.place]), abs(case when it.value::bigint < 0 then ids[-it.value::bigint] else it.value::bigint end), it.place,
@@ -235,7 +237,9 @@ _LINK_CHILDREN = f"""create function {{s}}.link_children(ids bigint[], jobs json
     select min(it.id) from unnest(parent_ids) as it(id) where it.id not in (select its.id from {{s}}.jobs as its where its.id = any(parent_ids))
       into missing;
     if missing is not null then
-      raise exception using errcode = 'foreign_key_violation', message = replace('{no_such_parent(0)}', '0', missing::text);
+      select unique_key from {{s}}.unique_jobs where job_id = missing and until > {NOW} limit 1 into its_key;
+      raise exception using errcode = 'foreign_key_violation', message = case when its_key is null
+        then replace('{no_such_parent(0)}', '0', missing::text) else format('{KEEPS_ITS_UNIQUE_KEY}', missing, quote_literal(its_key)) end;
     end if;
     if replaced <> '{{}}' then
       perform {{s}}.refuse_circles(replaced);

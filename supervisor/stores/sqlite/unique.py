@@ -27,6 +27,7 @@ TAKE = f"""
   on conflict(unique_key) do update set job_id = ?2, below = ?3, until = ?4 where not {HOLDS}"""
 HOLDER = "select job_id from unique_jobs where unique_key = ?"
 GIVE = "insert or replace into unique_jobs(unique_key, job_id, below, until) values (?, ?, ?, ?)"
+KEY_OF_A_TIME = "select unique_key from unique_jobs where job_id = ? and until > ? limit 1"
 
 HOLDERS = Select(
     "unique_key, job_id",
@@ -100,6 +101,11 @@ class UniqueKeys:
             if not isinstance(extras.unique_while, int):
                 self.give(extras, id, now)
         return refused
+
+    def key_of(self, id: int) -> str | None:
+        """Return the key that this job has for a time, if it has one. It looks at all keys."""
+        key = self._connection.value(KEY_OF_A_TIME, id, self._connection.now())
+        return None if key is None else str(key.decode())
 
     def prune(self, now: int, limit: int) -> None:
         """Forget keys whose time is over."""

@@ -166,7 +166,7 @@ class Workflows:
         ended."""
         parents = packed(extras.after)
         if missing := self._connection.json(MISSING, parents):
-            raise NoSuchParent(no_such_parent(missing[0]))
+            raise NoSuchParent(no_such_parent(missing[0], self._unique.key_of(missing[0])))
         self._connection.run(LINK, child, ON_FAILED[extras.on_parent_failed], parents)
         if self._connection.value(IS_IN_CIRCLE, child):  # no new job is
             raise ParentsInCircle(waits_for_itself(child))
