@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 COUNTED_AT_ONCE = 1000
 DELETED = "deleted"
 """The key of the counts by state for jobs that are not in the store any more."""
+_UNIQUE_CALLBACK = (
+    'unique: a job that has the key already would not run after this batch; expected on_conflict="reject" with it, which refuses '
+    "the batch then, or no unique key"
+)
 
 
 class Stage(Enum):
@@ -189,6 +193,8 @@ def with_callbacks(
                 row = enqueue_row(settings, (job, None) if isinstance(job, str) else job)
             except InvalidJob as error:
                 raise InvalidJob(f"{name}: {error}") from None
+            if row.extras is not None and row.extras.unique is not None and row.extras.on_conflict != "reject":
+                raise InvalidJob(f"{name}: {_UNIQUE_CALLBACK}")
             batch.append(_after_all(row, places, on_failed))
     return batch
 

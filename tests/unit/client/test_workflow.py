@@ -11,7 +11,7 @@ import pytest
 
 from supervisor import AsyncClient, Client, JobFailed, handler
 from supervisor.client import InvalidJob
-from supervisor.errors import NoSuchParent
+from supervisor.errors import JobExists, NoSuchParent
 
 URL = "sqlite:///jobs.db"
 
@@ -128,6 +128,19 @@ def test_a_mistake_in_a_job_after_a_batch_is_named(client: Client) -> None:
     with pytest.raises(InvalidJob, match="on_success: handler"):
         client.enqueue_batch([("a", 1)], on_success="")
     assert client.enqueue("first") == 1
+
+
+def test_a_callback_with_a_unique_key_is_a_job_of_its_own(client: Client) -> None:
+    """A job that has the key already does not run after the batch."""
+    callback = {"handler": "report", "unique": "day"}
+    for how in ("skip", "replace"):
+        for name in ("on_success", "on_finished"):
+            with pytest.raises(InvalidJob, match=f'{name}: unique: .*expected on_conflict="reject"'):
+                client.enqueue_batch([("a", 1)], **{name: callback | {"on_conflict": how}})
+    batch = client.enqueue_batch([("a", 1)], on_finished=callback | {"on_conflict": "reject"})
+    with pytest.raises(JobExists):
+        client.enqueue_batch([("a", 1)], on_finished=callback | {"on_conflict": "reject"})
+    assert (batch.ids, batch.on_finished) == ([1], 2)
 
 
 def test_the_result_of_a_job_that_was_cancelled_names_its_parent(client: Client) -> None:
