@@ -24,25 +24,27 @@ from supervisor.stores.search import FoundJobs, JobFilter
 
 
 class Command(Protocol):
-    def __call__(self, store: Store, ids: list[int], force: bool, only: JobState | None = None) -> OperatorResult: ...
+    def __call__(
+        self, store: Store, ids: list[int], force: bool, only: Collection[JobState] | None = None
+    ) -> OperatorResult: ...
 
 
 DEAD_LETTERS = JobFilter(dead_letter="any")
 
 
-def _retry(store: Store, ids: list[int], force: bool, only: JobState | None = None) -> OperatorResult:
+def _retry(store: Store, ids: list[int], force: bool, only: Collection[JobState] | None = None) -> OperatorResult:
     return store.retry(ids, force, only=only)
 
 
-def _cancel(store: Store, ids: list[int], force: bool, only: JobState | None = None) -> OperatorResult:
+def _cancel(store: Store, ids: list[int], force: bool, only: Collection[JobState] | None = None) -> OperatorResult:
     return store.cancel(ids, only=only)
 
 
-def _delete(store: Store, ids: list[int], force: bool, only: JobState | None = None) -> OperatorResult:
+def _delete(store: Store, ids: list[int], force: bool, only: Collection[JobState] | None = None) -> OperatorResult:
     return store.delete(ids, force, only=only)
 
 
-def _redrive(store: Store, ids: list[int], force: bool, only: JobState | None = None) -> OperatorResult:
+def _redrive(store: Store, ids: list[int], force: bool, only: Collection[JobState] | None = None) -> OperatorResult:
     return store.redrive(ids, force, only=only)
 
 
@@ -108,11 +110,13 @@ class Commands:
         def change(store: Store) -> tuple[bytes, Collection[int]]:
             found, only = FoundJobs(ids or [], iter(()), None, len(ids or []), True), None
             if ids is None and where is not None:
-                found, only = find(store, where, asked["before"], asked["limit"]), where.state
+                found = find(store, where, asked["before"], asked["limit"])
+                only = None if where.state is None else (where.state,)
             if asked["dry_run"]:
                 return orjson.dumps(_counted(found, OperatorResult({}, {}))), ()
-            # The oldest first, so that they run in this order.
-            result = command(store, sorted(found.ids), asked["force"], only)
+            # The oldest first, so that they run in this order; or the newest, so that the end of one makes no other ready.
+            newest_first = ids is None and command in (_cancel, _delete)
+            result = command(store, sorted(found.ids, reverse=newest_first), asked["force"], only)
             return orjson.dumps(_counted(found, result)), result.changed
 
         content, changed = await self._view.read(change)

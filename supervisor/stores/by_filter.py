@@ -1,11 +1,11 @@
-"""Commands on all jobs that match a filter. They find the jobs first, and then change these in batches, the oldest first: a job that
-matches again meanwhile, such as one that is retried and fails again, is changed once. One that has left the state in which it
-was found is left alone."""
+"""Commands on all jobs that match a filter. They find the jobs first, and then change these in batches: a job that matches again
+meanwhile, such as one that is retried and fails again, is changed once. One that has left the state in which it was found is left
+alone, unless the command itself may have moved it: the end of a job makes those that wait for it ready, or cancels them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -23,8 +23,11 @@ LIMITS = SearchLimits(searched=2000)
 """A page looks at so many jobs only, since there may be many pages: one that sorts all jobs of a state would take too long."""
 ENDED = tuple(state for state in JobState if state.terminal)
 UNFINISHED = tuple(state for state in JobState if not state.terminal)
+WAITING = tuple(state for state in UNFINISHED if state is not JobState.IN_FLIGHT)
 AT_REST = tuple(state for state in JobState if state is not JobState.IN_FLIGHT)
 DEAD_LETTER_STATES = ("pending", "delivered")
+
+States = tuple[JobState, ...]
 
 Report = Callable[[int, int | None], None]
 """Called with how many jobs are done, of how many (None while they are being found)."""
@@ -37,13 +40,16 @@ class Ask(Protocol):
 
 
 class Command(NamedTuple):
-    """`states` are those in which jobs can be changed; without one in the filter, jobs in `usual` states are. Jobs that move among
-    the states of the filter may be changed all the same if `follows`."""
+    """`states` are those in which jobs can be changed; without one in the filter, jobs in `usual` states are. A job that has not ended
+    when it is found, by a filter without a state, is changed if it is in one of the states `follows` by then. The oldest jobs
+    are changed first, so that they run in this order, or those that wait for others before these if `ends` them: then none of the jobs
+    becomes ready meanwhile, and starts."""
 
-    change: Callable[[Store, Sequence[int], bool, JobState | None], OperatorResult]
+    change: Callable[[Store, Sequence[int], bool, States], OperatorResult]
     states: tuple[JobState, ...] = ()
     usual: tuple[JobState, ...] = ()
-    follows: bool = False
+    follows: tuple[JobState, ...] = ()
+    ends: bool = False
     of_dead_letters: bool = False
 
     def parts(self, where: JobFilter) -> Mapping[str, JobFilter]:
@@ -54,22 +60,27 @@ class Command(NamedTuple):
         states = self.usual if where.state is None else (where.state,)
         return {state.value: where._replace(state=state) for state in states}
 
-    def only(self, where: JobFilter, label: str) -> JobState | None:
-        """Return the state in which a job must be still, that was found by the part `label`."""
+    def only(self, where: JobFilter, label: str) -> States:
+        """Return the states in one of which a job must be still, that was found by the part `label`."""
         if self.of_dead_letters:
-            return JobState.FAILED
-        return None if self.follows and where.state is None else JobState(label)
+            return (JobState.FAILED,)
+        state = JobState(label)
+        return self.follows if self.follows and where.state is None and not state.terminal else (state,)
 
 
 COMMANDS: Mapping[str, Command] = {
     "cancel": Command(
-        lambda store, ids, force, only: store.cancel(ids, only=only), UNFINISHED, UNFINISHED, follows=True
+        lambda store, ids, force, only: store.cancel(ids, only=only), UNFINISHED, UNFINISHED,
+        follows=tuple(JobState), ends=True,
     ),
     "retry": Command(
         lambda store, ids, force, only: store.retry(ids, force, only=only),
         (JobState.SCHEDULED, *ENDED), (JobState.FAILED,),
     ),
-    "delete": Command(lambda store, ids, force, only: store.delete(ids, force, only=only), AT_REST, AT_REST),
+    "delete": Command(
+        lambda store, ids, force, only: store.delete(ids, force, only=only), AT_REST, AT_REST,
+        follows=(*WAITING, JobState.CANCELLED), ends=True,
+    ),
     "redrive": Command(
         lambda store, ids, force, only: store.redrive(ids, force, only=only), of_dead_letters=True
     ),
@@ -77,17 +88,14 @@ COMMANDS: Mapping[str, Command] = {
 }  # fmt: skip
 
 
-WAITING = tuple(state for state in UNFINISHED if state is not JobState.IN_FLIGHT)
-
-
 def move_to(queue: str) -> Command:
     """Return the command to move waiting jobs to a queue."""
-    return Command(lambda store, ids, force, only: store.move(ids, queue, only=only), WAITING, WAITING)
+    return Command(lambda store, ids, force, only: store.move(ids, queue, only=only), WAITING, WAITING, follows=WAITING)
 
 
-EMPTY = Command(COMMANDS["cancel"].change, WAITING, WAITING)
+EMPTY = COMMANDS["cancel"]._replace(states=WAITING, usual=WAITING, follows=WAITING)
 """Cancel waiting jobs, and none that has started meanwhile."""
-DELETE_WAITING = Command(COMMANDS["delete"].change, WAITING, WAITING)
+DELETE_WAITING = COMMANDS["delete"]._replace(states=WAITING, usual=WAITING)
 
 
 class Found(NamedTuple):
@@ -146,8 +154,7 @@ def change_all(
 ) -> Changed:  # fmt: skip
     """Change the jobs in batches, with a commit for each; `each` is called with what became of a batch."""
     changed, left = 0, Counter[str]()
-    for label, ids in _batches(found.jobs.items()):
-        only = command.only(where, label)
+    for only, ids in _batches(command, where, found):
         result = ask(partial(_change, command, ids, force, only))
         changed += len(result.changed)
         left.update(result.refused.values())
@@ -156,16 +163,16 @@ def change_all(
     return Changed(changed, left)
 
 
-def _change(command: Command, ids: Sequence[int], force: bool, only: JobState | None, store: Store) -> OperatorResult:
+def _change(command: Command, ids: Sequence[int], force: bool, only: States, store: Store) -> OperatorResult:
     return command.change(store, ids, force, only)
 
 
-def _batches(jobs: Iterable[tuple[int, str]]) -> Iterator[tuple[str, list[int]]]:
-    """Yield batches of jobs that were found by the same part, so that the oldest come first as far as that allows."""
-    waiting: dict[str, list[int]] = {}
-    for id, label in jobs:
-        batch = waiting.setdefault(label, [])
-        batch.append(id)
-        if len(batch) == BATCH:
-            yield label, waiting.pop(label)
-    yield from waiting.items()
+def _batches(command: Command, where: JobFilter, found: Found) -> Iterator[tuple[States, list[int]]]:
+    """Yield the jobs in batches that must be in the same states still."""
+    only = {label: command.only(where, label) for label in command.parts(where)}
+    groups: dict[States, list[int]] = {states: [] for states in only.values()}
+    for id, label in found.jobs.items():
+        groups[only[label]].append(id)
+    for states, ids in groups.items():
+        for start in range(0, len(ids), BATCH):
+            yield states, ids[-start - BATCH : len(ids) - start] if command.ends else ids[start : start + BATCH]

@@ -109,21 +109,25 @@ class BatchedCommands:
     ) -> None:
         self._changes, self._transaction, self._notify = changes, transaction, notify
 
-    def cancel(self, ids: Sequence[int], *, only: JobState | None = None) -> OperatorResult:
+    def cancel(self, ids: Sequence[int], *, only: Collection[JobState] | None = None) -> OperatorResult:
         return self._change(ids, _if_still(only, refuse_cancel), self._cancel)
 
-    def retry(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
+    def retry(
+        self, ids: Sequence[int], force: bool = False, *, only: Collection[JobState] | None = None
+    ) -> OperatorResult:
         return self._change(ids, _if_still(only, partial(refuse_retry, force=force)), self._retry)
 
     def redrive(
-        self, ids: Sequence[int] | None, force: bool = False, *, only: JobState | None = None
+        self, ids: Sequence[int] | None, force: bool = False, *, only: Collection[JobState] | None = None
     ) -> OperatorResult:
         return self._change(ids, _if_still(only, partial(refuse_redrive, force=force)), self._redrive)
 
-    def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
+    def delete(
+        self, ids: Sequence[int], force: bool = False, *, only: Collection[JobState] | None = None
+    ) -> OperatorResult:
         return self._change(ids, _if_still(only, partial(refuse_delete, force=force)), self._delete)
 
-    def move(self, ids: Sequence[int], queue: str, *, only: JobState | None = None) -> OperatorResult:
+    def move(self, ids: Sequence[int], queue: str, *, only: Collection[JobState] | None = None) -> OperatorResult:
         return self._change(ids, _if_still(only, refuse_move), lambda targets: self._move(targets, queue))
 
     def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
@@ -237,12 +241,13 @@ class BatchedCommands:
             self._changes.count(state, queue, old_tier if tier is None else tier, n)
 
 
-def _if_still(only: JobState | None, refusal: Refusal) -> Refusal:
-    """Return the refusal of jobs that are not in the state `only`, and otherwise that of `refusal`."""
+def _if_still(only: Collection[JobState] | None, refusal: Refusal) -> Refusal:
+    """Return the refusal of jobs that are in no state of `only`, and otherwise that of `refusal`."""
     if only is None:
         return refusal
+    text = f"not {next(iter(only))} any more, but {{}}" if len(only) == 1 else "{} by now"
     return lambda state, dead_letter: (
-        refusal(state, dead_letter) if state is only else f"not {only.value} any more, but {state.value}"
+        refusal(state, dead_letter) if state in only else text.format(state.value.replace("_", " "))
     )
 
 

@@ -243,22 +243,26 @@ class Queries(Protocol):
 class OperatorCommands(Protocol):
     """Commands change many jobs in batches, with a commit for each: a call that raises StoreUnavailable may have changed some;
     the same call refuses these when it is repeated. Supervisors are notified of each change but `prune`. With `only`, jobs in
-    another state are refused: they have changed since they were found."""
+    other states are refused: they have changed since they were found."""
 
-    def cancel(self, ids: Sequence[int], *, only: JobState | None = None) -> OperatorResult: ...
+    def cancel(self, ids: Sequence[int], *, only: Collection[JobState] | None = None) -> OperatorResult: ...
 
-    def retry(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
+    def retry(
+        self, ids: Sequence[int], force: bool = False, *, only: Collection[JobState] | None = None
+    ) -> OperatorResult:
         """Make scheduled jobs due now, and failed and cancelled ones fresh; with `force` also succeeded ones, and those with a
         pending dead letter."""
 
     def redrive(
-        self, ids: Sequence[int] | None, force: bool = False, *, only: JobState | None = None
+        self, ids: Sequence[int] | None, force: bool = False, *, only: Collection[JobState] | None = None
     ) -> OperatorResult:
         """Make dead letters fresh, all of them if `ids` is None; pending ones only with `force`. Other jobs are refused."""
 
-    def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult: ...
+    def delete(
+        self, ids: Sequence[int], force: bool = False, *, only: Collection[JobState] | None = None
+    ) -> OperatorResult: ...
 
-    def move(self, ids: Sequence[int], queue: str, *, only: JobState | None = None) -> OperatorResult:
+    def move(self, ids: Sequence[int], queue: str, *, only: Collection[JobState] | None = None) -> OperatorResult:
         """Put waiting jobs into a queue. They keep their priority, their tier and their age."""
 
     def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:

@@ -9,9 +9,23 @@ import pytest
 from supervisor.errors import StoreUnavailable
 from supervisor.jobs import JobState
 from supervisor.stores import by_filter
-from supervisor.stores.by_filter import COMMANDS, change_all, find_all
+from supervisor.stores.by_filter import COMMANDS, DELETE_WAITING, EMPTY, change_all, find_all, move_to
+from supervisor.stores.extras import Extras
+from supervisor.stores.records import EnqueueRow
 from supervisor.stores.search import JobFilter
-from tests.stores.factories import IN_SQL, dead, dead_letters, make_dead, put, state_of, states, success, take, take_one
+from tests.stores.factories import (
+    IN_SQL,
+    dead,
+    dead_letters,
+    make_dead,
+    promote,
+    put,
+    state_of,
+    states,
+    success,
+    take,
+    take_one,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +33,9 @@ def small_batches(monkeypatch):
     monkeypatch.setattr(by_filter, "BATCH", 3)
     monkeypatch.setattr(by_filter, "PAGE", 3)
     monkeypatch.setattr(by_filter, "LIMITS", replace(by_filter.LIMITS, searched=4, batch=2))
+
+
+IN_SQL_AND_MEMORY = pytest.mark.parametrize("factory", ["memory", "sqlite", "postgresql"], indirect=True)
 
 
 def asking(store):
@@ -107,7 +124,7 @@ def test_a_job_that_starts_meanwhile_is_cancelled_unless_its_state_was_asked_for
     }
     take(store)
     assert change_all(asking(store), command, JobFilter(handler="a"), found["a"]) == (1, {})
-    left = {"not ready any more, but in_flight": 1}
+    left = {"not ready any more, but in flight": 1}
     assert change_all(asking(store), command, JobFilter(handler="b", state=JobState.READY), found["b"]) == (0, left)
     assert states(store, [first, second]) == ["cancelled", "in_flight"]
 
@@ -194,4 +211,77 @@ def test_an_error_leaves_the_rest_as_it_was(store):
 
     with pytest.raises(StoreUnavailable):
         change_all(ask, command, JobFilter(), found)
-    assert states(store, ids) == ["cancelled"] * 3 + ["ready"] * 2
+    assert states(store, ids) == ["ready"] * 2 + ["cancelled"] * 3
+
+
+ENDS = {"cancel": COMMANDS["cancel"], "empty": EMPTY, "delete": COMMANDS["delete"], "delete waiting": DELETE_WAITING}
+
+
+@IN_SQL_AND_MEMORY
+@pytest.mark.parametrize("name", ENDS)
+def test_jobs_that_wait_for_others_that_match_are_ended_with_them(store, factory, name):
+    """The batches are smaller than the number of jobs that wait for each other, so that the end of some would make others ready."""
+    keyed = store.enqueue([EnqueueRow("mail", "{}", extras=Extras(key=f"k{n % 4}")) for n in range(16)])
+    (parent,) = put(store, "mail")
+    children = [
+        store.enqueue([EnqueueRow("mail", "{}", extras=Extras(after=(parent,), on_parent_failed=how))])[0]
+        for how in ("run", "wait", "cancel") * 2
+    ]
+    ids = [*keyed, parent, *children]
+    blocked = [id for id in ids if state_of(store, id) == "blocked"]
+    assert len(blocked) == 18
+    freed = []
+
+    def look(result):
+        freed.extend(id for id in blocked if (store.get(id) or {}).get("state") == "ready")
+
+    assert take_one(store).id == keyed[0]
+    found = find_all(asking(store), ENDS[name], JobFilter(queue="default"), None)
+    left = 23 if name == "cancel" else 22
+    assert change_all(asking(store), ENDS[name], JobFilter(queue="default"), found, each=look) == (left, {})
+    assert freed == []
+    factory.check()
+
+
+@IN_SQL_AND_MEMORY
+@pytest.mark.parametrize("name", ENDS)
+def test_jobs_that_others_free_or_cancel_meanwhile_are_ended_all_the_same(store, factory, name):
+    first, second = store.enqueue([EnqueueRow("mail", "{}", extras=Extras(key="k"))] * 2)
+    (parent,) = put(store, "mail", queue="other")
+    (child,) = store.enqueue([EnqueueRow("mail", "{}", extras=Extras(after=(parent,)))])
+    found = find_all(asking(store), ENDS[name], JobFilter(queue="default"), None)
+    store.settle([success(take_one(store))])
+    store.cancel([parent])
+    assert states(store, [first, second, child]) == ["succeeded", "ready", "cancelled"]
+    changed, left = change_all(asking(store), ENDS[name], JobFilter(queue="default"), found)
+    if "delete" in name:
+        assert (changed, left) == (2, {"succeeded by now": 1})
+        assert [store.get(id) for id in (second, child)] == [None, None]
+    else:
+        assert changed == 1
+        assert sum(left.values()) == 2
+        assert states(store, [second, child]) == ["cancelled"] * 2
+    factory.check()
+
+
+@IN_SQL
+def test_a_job_that_is_run_again_meanwhile_is_not_deleted_nor_one_that_runs(store):
+    (again,) = make_dead(store, dead_letter=False)
+    (waits,) = put(store)
+    found = find_all(asking(store), COMMANDS["delete"], JobFilter(queue="default"), None)
+    assert take_one(store).id == waits
+    store.retry([again])
+    changed, left = change_all(asking(store), COMMANDS["delete"], JobFilter(queue="default"), found)
+    assert (changed, left) == (0, {"in flight by now": 1, "not failed any more, but ready": 1})
+
+
+@IN_SQL
+def test_jobs_are_moved_that_are_due_meanwhile(store, factory):
+    (id,) = put(store, delay=5.0)
+    command = move_to("other")
+    found = find_all(asking(store), command, JobFilter(queue="default"), None)
+    factory.clock.step(6.0)
+    promote(store, 10)
+    assert change_all(asking(store), command, JobFilter(queue="default"), found) == (1, {})
+    assert store.get(id)["queue"] == "other"
+    factory.check()

@@ -140,7 +140,7 @@ def test_a_job_that_has_started_meanwhile_is_left_alone(store):
     where = JobFilter(queue="default")
     found = find_all(lambda ask: ask(store), EMPTY, where, None)
     take(store)
-    left = {"not ready any more, but in_flight": 1}
+    left = {"in flight by now": 1}
     for command in (EMPTY, DELETE_WAITING, move_to("to")):
         assert change_all(lambda ask: ask(store), command, where, found) == (0, left)
     assert states(store, [id]) == ["in_flight"]

@@ -239,8 +239,8 @@ def test_jobs_that_have_changed_since_they_were_found_are_refused(store):
     changed, retried, deleted = make_dead(store, "a", "b", "c", dead_letter=False)
     store.retry([changed])
     for command, failed in ((store.retry, retried), (store.delete, deleted)):
-        result = command([changed, failed], only=JobState.FAILED)
+        result = command([changed, failed], only=(JobState.FAILED,))
         assert list(result.changed) == [failed]
         assert result.refused == {changed: "not failed any more, but ready"}
-    assert store.cancel([changed], only=JobState.SCHEDULED).refused
-    assert store.cancel([changed], only=JobState.READY).changed
+    assert store.cancel([changed], only=(JobState.SCHEDULED,)).refused
+    assert store.cancel([changed], only=(JobState.READY,)).changed

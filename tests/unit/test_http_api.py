@@ -215,6 +215,16 @@ def test_many_jobs_are_changed_by_a_filter_so_many_at_a_time(site: Site, store: 
     assert [job["queue"] for job in store.list_jobs()] == ["other"]
 
 
+@pytest.mark.parametrize("command", ["cancel", "delete"])
+def test_jobs_of_a_filter_end_before_those_that_they_wait_for(
+    site: Site, store: Any, command: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "supervisor")
+    ids = store.enqueue([EnqueueRow("mail", "{}", extras=Extras(key="k"))] * 3)
+    assert site.post(f"/api/jobs/{command}", {"where": {"queue": "default"}})["changed"] == 3
+    assert caplog.records[-1].fields["ids"] == ids[::-1]  # type: ignore[attr-defined]
+
+
 def test_dead_letters_are_redriven_all_or_those_of_a_filter(site: Site, store: Any) -> None:
     mail, scan = make_dead(store, "mail", "scan")
     assert site.post("/api/dlq/redrive", {"where": {"handler": "scan"}})["refused_count"] == 1

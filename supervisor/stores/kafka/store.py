@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
@@ -157,23 +157,27 @@ class KafkaStore:
             self._group = Group(self._settings)
         return self._group
 
-    def retry(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
+    def retry(
+        self, ids: Sequence[int], force: bool = False, *, only: Collection[JobState] | None = None
+    ) -> OperatorResult:
         """Make scheduled jobs due now. Others are refused: the record of one that has ended is done."""
         retry = self._inside("retry", self._commands.retry)
         with self.state.lock:
             ended = {id for id in ids if (job := self.state.jobs.get(id)) is not None and job.state.terminal}
-            changed, refused = retry([id for id in ids if id not in ended], force, only=JobState.SCHEDULED)
+            changed, refused = retry([id for id in ids if id not in ended], force, only=(JobState.SCHEDULED,))
         return OperatorResult(changed, {**refused, **dict.fromkeys(sorted(ended), DONE)})
 
     def redrive(
-        self, ids: Sequence[int] | None, force: bool = False, *, only: JobState | None = None
+        self, ids: Sequence[int] | None, force: bool = False, *, only: Collection[JobState] | None = None
     ) -> OperatorResult:
         raise unsupported("redrive")
 
-    def delete(self, ids: Sequence[int], force: bool = False, *, only: JobState | None = None) -> OperatorResult:
+    def delete(
+        self, ids: Sequence[int], force: bool = False, *, only: Collection[JobState] | None = None
+    ) -> OperatorResult:
         raise unsupported("delete")
 
-    def move(self, ids: Sequence[int], queue: str, *, only: JobState | None = None) -> OperatorResult:
+    def move(self, ids: Sequence[int], queue: str, *, only: Collection[JobState] | None = None) -> OperatorResult:
         raise unsupported("move")
 
     def purge(self, force: bool = False, ids: Sequence[int] | None = None) -> OperatorResult:
