@@ -44,6 +44,8 @@ COMPLETION = "_SUPERVISOR_COMPLETE"
 class Root(SuggestingGroup):
     """A group that imports a built-in command when it is used, and loads the plugins for any other name."""
 
+    command_class = None  # a plugin may define its commands as it likes
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS, *super().list_commands(ctx)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,8 +21,23 @@ MIN_INTERVAL = 0.1
 COUNT = click.IntRange(min=1, max=MAX_INTEGER)
 
 
+class OnceCommand(click.Command):
+    """A command that refuses an option with a value which is given twice. Click takes the last one: a filter with two tags would be
+    for all jobs with one of them."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        _, _, given = self.make_parser(ctx).parse_args(args=[*args])
+        for param, times in Counter(given).items():
+            takes_one = isinstance(param, click.Option) and not (param.is_flag or param.multiple)
+            if times > 1 and takes_one and param.expose_value and not ctx.resilient_parsing:
+                raise click.UsageError(f"expected {param.opts[-1]} once at most, got it {times} times", ctx)
+        return super().parse_args(ctx, args)
+
+
 class SuggestingGroup(click.Group):
     """A group that lists its commands in the order of their definition, and answers a misspelt name with the nearest one."""
+
+    command_class: type[click.Command] | None = OnceCommand
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

@@ -159,6 +159,43 @@ def test_mistakes_change_nothing(call: Call, arguments: list[str], message: str)
     assert states(call) == ["ready"]
 
 
+FILTERED = (
+    ("jobs", "list"),
+    ("jobs", "cancel"),
+    ("jobs", "retry"),
+    ("jobs", "delete"),
+    ("dlq", "list"),
+    ("dlq", "redrive"),
+    ("dlq", "purge"),
+)
+VALUES = {
+    "--tag": "a", "--header": "a=1", "--queue": "default", "--handler": "mail", "--error": "x", "--since": "1h", "--until": "1h",
+    "--limit": "1", "--state": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", VALUES)
+@pytest.mark.parametrize("command", FILTERED, ids=" ".join)
+def test_an_option_that_is_repeated_is_a_mistake(call: Call, command: tuple[str, ...], option: str) -> None:
+    """Only the last one would count."""
+    call("enqueue", "mail", "--tag", "a")
+    value = VALUES[option]
+    if option == "--state":
+        value = "pending" if command[0] == "dlq" else "scheduled"
+    answer = call(*command, option, value, option, value)
+    assert (answer.code, answer.out) == (2, "")
+    assert f"expected {option} once at most, got it 2 times" in " ".join(answer.err.split())
+    assert states(call) == ["ready"]
+
+
+def test_options_that_change_nothing_when_repeated_may_be_repeated(call: Call) -> None:
+    call("enqueue", "mail", "--tag", "a", "--tag", "b")
+    write("other.yaml", "store: sqlite:///other.db\n")
+    call("enqueue", "mail", "-c", "other.yaml")
+    assert call("jobs", "cancel", "--tag", "a", "--yes", "--yes").code == 0
+    assert call("jobs", "list", "-c", "absent.yaml", "-c", "other.yaml").code == 0
+
+
 def test_jobs_are_found_by_tag_and_header(call: Call) -> None:
     write(
         "jobs.jsonl",
