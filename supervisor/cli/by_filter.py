@@ -48,7 +48,8 @@ def change_matching(
         found = find_all(ask, command, where, changes.limit, lambda n, of: progress.show(f"found {n:,}"))
         progress.clear()
         if not found.jobs:
-            click.echo("no such dead letters" if command.of_dead_letters else "no such jobs")
+            such = "" if where == JobFilter() else "such "
+            click.echo(f"no {such}{'dead letters' if command.of_dead_letters else 'jobs'}")
             return DONE
         if changes.dry_run:
             return _show(store, f"{name} {found.text}{to}", found)
@@ -65,14 +66,9 @@ def change_matching(
     return DONE
 
 
-def is_on_terminal() -> bool:
-    """Return whether somebody can answer a question."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
-
-
 def confirmed(change: str) -> bool:
     """Ask whether to go on. Raises UserMistake if nobody can answer."""
-    if not is_on_terminal():
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UserMistake(f"expected --yes, since there is no terminal to ask on: it would {change}")
     return click.confirm(f"{change}?", err=True)
 

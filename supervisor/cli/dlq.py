@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from supervisor.cli.by_filter import change_matching, is_on_terminal
+from supervisor.cli.by_filter import change_matching
 from supervisor.cli.context import UserMistake, load_settings
 from supervisor.cli.exit_codes import DONE
 from supervisor.cli.job_filter import (
@@ -123,9 +123,12 @@ def purge(ids: Sequence[int], force: bool, **options: Any) -> int:
         refuse_mixture(ids, given, changes)
     if ids:
         return change_jobs("purged", lambda store: store.purge(force=force, ids=ids))
-    if given.options or changes.given or is_on_terminal():
-        return change_matching("purge", given.where, changes, "purged")
-    return change_jobs("purged", lambda store: store.purge(force=force), empty="no dead letters")
+    return change_matching("purge", given.where, changes, "purged", first=_look_whether_it_purges)
+
+
+def _look_whether_it_purges(store: Store) -> None:
+    """Purge nothing: a store that can't purge refuses it, and names what to do instead."""
+    store.purge(ids=[])
 
 
 @dlq.command("drop-sink")

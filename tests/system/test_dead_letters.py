@@ -222,7 +222,7 @@ def test_without_any_configuration_failed_jobs_are_listed_and_run_again_in_bulk(
     run.end()
     assert command.ask("dlq", "redrive", "--all") == f"redriven: {' '.join(map(str, ids))}\n"
     assert command.call("run", "--drain").code == 0
-    assert command.ask("dlq", "purge") == f"purged: {' '.join(map(str, ids))}\n"
+    assert command.ask("dlq", "purge", "--yes") == "purged: 3 jobs\n"
 
 
 def test_dead_letters_can_be_switched_off(command: Command) -> None:
@@ -244,12 +244,13 @@ def test_operator_commands_refuse_a_pending_dead_letter_unless_forced(command: C
     for arguments in (
         ["dlq", "redrive", str(id)],
         ["dlq", "redrive", "--all"],
-        ["dlq", "purge"],
         ["jobs", "delete", str(id)],
         ["jobs", "retry", str(id)],
     ):
         ended = command.call(*arguments)
         assert (ended.code, "pending" in ended.err, "--force" in ended.err) == (2, True, True), ended
+    purged = command.call("dlq", "purge", "--yes")
+    assert (purged.code, purged.out, "--force" in purged.err) == (0, "purged: 0 jobs\n", True)
     assert command.job(id)["dead_letter"] == "pending"
     assert command.call("jobs", "delete", str(id), "--force").code == 0
     assert command.jobs() == []
