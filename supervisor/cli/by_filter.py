@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import TypeVar
@@ -45,7 +46,9 @@ def change_matching(
 
         ask(first)
         progress = Progress()
-        found = find_all(ask, command, where, changes.limit, lambda n, of: progress.show(f"found {n:,}"))
+        found = find_all(
+            ask, command, where, changes.limit, lambda n, of: progress.show(f"found {n:,}"), force=changes.force
+        )  # fmt: skip
         progress.clear()
         if not found.jobs:
             such = "" if where == JobFilter() else "such "
@@ -53,7 +56,7 @@ def change_matching(
             return DONE
         if changes.dry_run:
             return _show(store, f"{name} {found.text}{to}", found)
-        if not (changes.yes or confirmed(f"{name} {found.text}{to}")):
+        if not (changes.yes or not found.changeable or confirmed(f"{name} {found.text}{to}")):
             echo("nothing was changed", err=True)
             return FATAL
         ask(before)
@@ -75,11 +78,13 @@ def confirmed(change: str) -> bool:
 
 def _show(store: Store, change: str, found: Found) -> int:
     echo(f"would {change}")
-    ids = [*islice(reversed([*found.jobs]), SHOWN)]
-    _, jobs = once_available(lambda: store.get_many(ids))
-    print_rows(jobs)
-    if len(found.jobs) > len(jobs):
-        click.echo(f"... and {len(found.jobs) - len(jobs):,} more")
+    changeable = found.changeable
+    if ids := [*islice(reversed([*changeable]), SHOWN)]:
+        _, jobs = once_available(lambda: store.get_many(ids))
+        print_rows(jobs)
+        if len(changeable) > len(jobs):
+            click.echo(f"... and {len(changeable) - len(jobs):,} more")
+    _print_left("would leave alone", Counter(found.refused.values()))
     return DONE
 
 
@@ -89,8 +94,12 @@ def _state(command: Command, where: JobFilter) -> JobState:
 
 def _print(result: Changed, done: str) -> None:
     click.echo(f"{done}: {counted(result.changed, 'job')}")
-    for reason, n in result.left.items():
-        echo(f"left alone: {counted(n, 'job')}: {reason}", err=True)
+    _print_left("left alone", result.left)
+
+
+def _print_left(left: str, reasons: Mapping[str, int]) -> None:
+    for reason, n in reasons.items():
+        echo(f"{left}: {counted(n, 'job')}: {reason}", err=True)
 
 
 class Progress:

@@ -47,9 +47,9 @@ class Change(NamedTuple):
     def run(self, ask: Ask) -> int:
         """Change the jobs, and return how many were changed, or would be."""
         command = COMMANDS[self.command]
-        found = find_all(ask, command, self.where, self.limit)
+        found = find_all(ask, command, self.where, self.limit, force=self.force)
         if self.dry_run:
-            return len(found.jobs)
+            return len(found.changeable)
         return change_all(ask, command, self.where, found, force=self.force).changed
 
 

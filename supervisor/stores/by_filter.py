@@ -10,7 +10,7 @@ from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from supervisor.jobs import JobState
-from supervisor.stores.operator_commands import BATCH
+from supervisor.stores.operator_commands import BATCH, refuse_delete, refuse_purge, refuse_redrive, refuse_retry
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import OperatorResult
 from supervisor.stores.search import FoundJobs, JobFilter, SearchLimits
@@ -43,9 +43,10 @@ class Command(NamedTuple):
     """`states` are those in which jobs can be changed; without one in the filter, jobs in `usual` states are. A job that has not ended
     when it is found, by a filter without a state, is changed if it is in one of the states `follows` by then. The oldest jobs
     are changed first, so that they run in this order, or those that wait for others before these if `ends` them: then none of the jobs
-    becomes ready meanwhile, and starts."""
+    becomes ready meanwhile, and starts. `refuse` returns why a job with this state and this dead letter is left alone, or None."""
 
     change: Callable[[Store, Sequence[int], bool, States], OperatorResult]
+    refuse: Callable[[JobState, str | None, bool], str | None] = lambda state, dead_letter, force: None
     states: tuple[JobState, ...] = ()
     usual: tuple[JobState, ...] = ()
     follows: tuple[JobState, ...] = ()
@@ -70,27 +71,32 @@ class Command(NamedTuple):
 
 COMMANDS: Mapping[str, Command] = {
     "cancel": Command(
-        lambda store, ids, force, only: store.cancel(ids, only=only), UNFINISHED, UNFINISHED,
+        lambda store, ids, force, only: store.cancel(ids, only=only), states=UNFINISHED, usual=UNFINISHED,
         follows=tuple(JobState), ends=True,
     ),
     "retry": Command(
-        lambda store, ids, force, only: store.retry(ids, force, only=only),
+        lambda store, ids, force, only: store.retry(ids, force, only=only), refuse_retry,
         (JobState.SCHEDULED, *ENDED), (JobState.FAILED,),
     ),
     "delete": Command(
-        lambda store, ids, force, only: store.delete(ids, force, only=only), AT_REST, AT_REST,
+        lambda store, ids, force, only: store.delete(ids, force, only=only), refuse_delete, AT_REST, AT_REST,
         follows=(*WAITING, JobState.CANCELLED), ends=True,
     ),
     "redrive": Command(
-        lambda store, ids, force, only: store.redrive(ids, force, only=only), of_dead_letters=True
+        lambda store, ids, force, only: store.redrive(ids, force, only=only), refuse_redrive, of_dead_letters=True
     ),
-    "purge": Command(lambda store, ids, force, only: store.purge(force, ids), of_dead_letters=True),
+    "purge": Command(lambda store, ids, force, only: store.purge(force, ids), refuse_purge, of_dead_letters=True),
 }  # fmt: skip
 
 
 def move_to(queue: str) -> Command:
     """Return the command to move waiting jobs to a queue."""
-    return Command(lambda store, ids, force, only: store.move(ids, queue, only=only), WAITING, WAITING, follows=WAITING)
+    return Command(
+        lambda store, ids, force, only: store.move(ids, queue, only=only),
+        states=WAITING,
+        usual=WAITING,
+        follows=WAITING,
+    )
 
 
 EMPTY = COMMANDS["cancel"]._replace(states=WAITING, usual=WAITING, follows=WAITING)
@@ -99,15 +105,21 @@ DELETE_WAITING = COMMANDS["delete"]._replace(states=WAITING, usual=WAITING)
 
 
 class Found(NamedTuple):
-    """The jobs that match, the oldest first, each with the part of the filter by which it was found."""
+    """The jobs that match, the oldest first, each with the part of the filter by which it was found; and for those that are going
+    to be left alone, the reason."""
 
     jobs: Mapping[int, str]
+    refused: Mapping[int, str]
+
+    @property
+    def changeable(self) -> Mapping[int, str]:
+        return {id: label for id, label in self.jobs.items() if id not in self.refused}
 
     @property
     def text(self) -> str:
-        """Return their number, by state if there are several."""
-        states = Counter(self.jobs.values())
-        number = counted(len(self.jobs), "job")
+        """Return the number of those that can be changed, by state if there are several."""
+        states = Counter(self.changeable.values())
+        number = counted(states.total(), "job")
         parts = ", ".join(f"{n:,} {state.replace('_', ' ')}" for state, n in states.most_common())
         return f"{number} ({parts})" if parts else number
 
@@ -122,14 +134,31 @@ class Changed(NamedTuple):
 def _nothing(done: int, of: int | None) -> None: ...
 
 
-def find_all(ask: Ask, command: Command, where: JobFilter, limit: int | None, report: Report = _nothing) -> Found:
+def find_all(
+    ask: Ask, command: Command, where: JobFilter, limit: int | None, report: Report = _nothing, *, force: bool = False
+) -> Found:
     """Find the jobs for which the command is, `limit` at most: then the newest of each state."""
     found: dict[int, str] = {}
     for label, part in command.parts(where).items():
         for ids in pages(ask, part, None if limit is None else limit - len(found)):
             found |= dict.fromkeys(ids, label)
             report(len(found), None)
-    return Found({id: found[id] for id in sorted(found)})
+    jobs = {id: found[id] for id in sorted(found)}
+    return Found(jobs, {id: reason for id, reason in _refused(ask, command, where, jobs, force) if id in jobs})
+
+
+def _refused(
+    ask: Ask, command: Command, where: JobFilter, jobs: Mapping[int, str], force: bool
+) -> Iterator[tuple[int, str]]:
+    """Yield the jobs that the command refuses, and maybe others, with the reason."""
+    for label in dict.fromkeys(jobs.values()):
+        dead_letter = label if command.of_dead_letters else None
+        state = JobState.FAILED if dead_letter else JobState(label)
+        if (reason := command.refuse(state, dead_letter, force)) is not None:
+            yield from ((id, reason) for id, its in jobs.items() if its == label)
+        elif label == JobState.FAILED and (reason := command.refuse(state, "pending", force)) is not None:
+            pending = command.parts(where)[label]._replace(dead_letter="pending")
+            yield from ((id, reason) for ids in pages(ask, pending, None) for id in ids)
 
 
 def pages(ask: Ask, where: JobFilter, limit: int | None) -> Iterator[list[int]]:

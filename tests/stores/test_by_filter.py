@@ -171,6 +171,27 @@ def test_the_limit_takes_the_newest(store):
     assert states(store, ids) == ["ready"] * 3 + ["cancelled"] * 5
 
 
+@IN_SQL_AND_MEMORY
+def test_it_is_known_before_which_are_left_alone(store):
+    (done,) = put(store)
+    store.settle([success(take_one(store))])
+    first, *others = make_dead(store, *["mail"] * 4)
+    store.mark_accepted([each for each in dead_letters(store) if each.id == first], "file")
+    plain = make_dead(store, "mail", dead_letter=False)
+
+    def refused(name, force=False, **where):
+        return [*find_all(asking(store), COMMANDS[name], JobFilter(**where), None, force=force).refused]
+
+    assert sorted(refused("retry", error="no")) == others
+    assert sorted(refused("delete", handler="mail")) == others
+    assert sorted(refused("redrive")) == sorted(refused("purge")) == others
+    assert refused("retry", state=JobState.SUCCEEDED) == [done]
+    for name in ("retry", "delete", "redrive", "purge"):
+        assert refused(name, force=True) == []
+    assert refused("cancel") == []
+    assert change(store, "retry", error="no")[0] == len([first, *plain])
+
+
 def test_the_number_is_known_before_anything_is_changed(store):
     put(store, *["mail"] * 5)
     take(store, 2)

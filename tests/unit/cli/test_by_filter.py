@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from supervisor import Client
 from supervisor.cli import by_filter as changing
 from supervisor.cli import store_access
 from supervisor.jobs import Cause, Failure, JobState, Kind, Outcome, Policy
@@ -40,6 +41,22 @@ def fail(call: Call, tmp_path: Path) -> Fail:
         return [lease.id for lease in leases]
 
     return fail
+
+
+@pytest.fixture
+def succeed(call: Call, tmp_path: Path) -> Fail:
+    def succeed(number: int) -> list[int]:
+        for _ in range(number):
+            call("enqueue", "mail")
+        store = SqliteStore(tmp_path / "jobs.db")
+        store.join("owner", "host", 1)
+        leases = store.claim([ClaimRequest("default", 100, 100, 100, 100)], 30.0, lambda handler, queue: Policy())
+        assert store.settle([Outcome(it, Kind.SUCCEEDED, state=JobState.SUCCEEDED) for it in leases]) == []
+        store.leave()
+        store.close()
+        return [lease.id for lease in leases]
+
+    return succeed
 
 
 def states(call: Call) -> list[str]:
@@ -106,11 +123,40 @@ def test_a_dry_run_of_a_redrive_of_all_counts_them_and_changes_nothing(call: Cal
     assert call("dlq", "redrive", "--all", "--dry-run").out == "no dead letters\n"
     fail(2, "pending", sinks=("file",))
     last = fail(3)[-1]
-    answer = call("dlq", "redrive", "--all", "--dry-run")
+    answer = call("dlq", "redrive", "--all", "--force", "--dry-run")
     assert (answer.code, answer.err) == (0, "")
     assert answer.lines[0] == "would redrive 5 jobs (3 delivered, 2 pending)"
     assert [int(line.split()[0]) for line in answer.lines[2:]] == [*range(last, last - 5, -1)]
+    answer = call("dlq", "redrive", "--all", "--dry-run")
+    assert (answer.code, answer.lines[0]) == (0, "would redrive 3 jobs (3 delivered)")
+    assert answer.err.startswith("would leave alone: 2 jobs: its dead letter is pending")
     assert states(call) == ["ready", *["failed"] * 5]
+
+
+def test_a_dry_run_and_a_question_count_only_what_would_be_changed(call: Call, fail: Fail, succeed: Fail) -> None:
+    succeed(3)
+    fail(2, "pending", sinks=("file",), queue="mine")
+    fail(1, queue="mine")
+    answer = call("jobs", "retry", "--state", "succeeded", "--dry-run")
+    work_is_done = "3 jobs: succeeded: its work is done (--force to do it again)\n"
+    assert answer == (0, "would retry 0 jobs\n", f"would leave alone: {work_is_done}")
+    answer = call("jobs", "retry", "--state", "succeeded")
+    assert answer == (0, "succeeded, now run again: 0 jobs\n", f"left alone: {work_is_done}")
+    forced = call("jobs", "retry", "--state", "succeeded", "--force", "--dry-run")
+    assert (forced.lines[0], forced.err) == ("would retry 3 jobs (3 succeeded)", "")
+    for name in ("retry", "delete"):
+        answer = call("jobs", name, "--queue", "mine", "--dry-run")
+        assert answer.lines[0] == f"would {name} 1 job (1 failed)"
+        assert len(answer.lines) == 3
+        assert answer.err.startswith("would leave alone: 2 jobs: its dead letter is pending")
+        assert f"it would {name} 1 job (1 failed)" in call("jobs", name, "--queue", "mine").err
+        assert (
+            call("jobs", name, "--queue", "mine", "--force", "--dry-run").lines[0] == f"would {name} 3 jobs (3 failed)"
+        )
+    with Client("sqlite:///jobs.db") as client:
+        assert client.retry_jobs(state="succeeded", dry_run=True) == 0
+        assert client.retry_jobs(state="succeeded", dry_run=True, force=True) == 3
+        assert client.delete_jobs(queue="mine", dry_run=True) == 1
 
 
 def test_progress_is_shown_on_standard_error(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
