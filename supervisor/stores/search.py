@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import orjson
@@ -20,6 +21,7 @@ MAX_TEXT = 200
 """Characters of a text that jobs are searched for."""
 MAX_FAILURES = 10_000
 """The newest failed jobs, which are grouped."""
+SORTED = orjson.OPT_SORT_KEYS
 LOWER = str.maketrans({chr(code): chr(code).lower() for code in range(ord("A"), ord("Z") + 1)})
 CURSOR = re.compile(r"^(?:(-?[0-9]{1,18})\.)?([0-9]{1,18})$")
 
@@ -203,12 +205,21 @@ def header_of(text: str) -> tuple[str, str]:
 
 
 def has_header(headers: str, name: str, value: str) -> bool:
-    """Return whether these headers, as JSON text, have this one. A value that is no text is compared as JSON, such as 5 or true."""
+    """Return whether these headers, as JSON text, have this one. A value that is no text is compared as JSON, such as 5 or null; the
+    order of keys and spaces make no difference, and 7 is not 7.0."""
     try:
-        found = orjson.loads(headers).get(name)
-    except (ValueError, AttributeError):  # another program has put it there
+        found = orjson.loads(headers)[name]
+    except (ValueError, TypeError, KeyError):  # another program may have put something else there
         return False
-    return value == (found if isinstance(found, str) else found is not None and orjson.dumps(found).decode())
+    return value == found if isinstance(found, str) else _sorted_json(value) == orjson.dumps(found, option=SORTED)
+
+
+@lru_cache(maxsize=8)  # one value is compared with those of many jobs
+def _sorted_json(text: str) -> bytes | None:
+    try:
+        return orjson.dumps(orjson.loads(text), option=SORTED)
+    except ValueError:
+        return None
 
 
 def _id_range(source: Source, where: JobFilter) -> IdRange:
