@@ -285,6 +285,8 @@ def refuse_purge(state: JobState, dead_letter: str | None, force: bool) -> str |
 
 
 def _refuse_unended(state: JobState) -> str | None:
+    if state is JobState.BLOCKED:
+        return "blocked: it waits for another job or for a limit, which supervisor jobs show names"
     return None if state.terminal else f"{state.value.replace('_', ' ')}: it is going to run anyway"
 
 

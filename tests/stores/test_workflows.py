@@ -301,6 +301,14 @@ def test_a_parent_that_is_run_again_lets_a_job_go_on_that_still_waits(store):
     assert states(store, [a, c]) == ["succeeded", "ready"]
 
 
+def test_nothing_promises_that_a_blocked_job_runs(store):
+    (a,) = jobs(store, 1)
+    c = child(store, [a], "wait")
+    run(store, a, dead, dead_letter=False)
+    reason = "blocked: it waits for another job or for a limit, which supervisor jobs show names"
+    assert store.retry([c]).refused == store.redrive([c]).refused == {c: reason}
+
+
 def test_jobs_that_were_cancelled_because_of_a_parent_wait_again_when_it_is_run_again(store):
     a, b = jobs(store, 2)
     c, d, e = store.enqueue([row([a, b]), row([-1]), row([-2])])
