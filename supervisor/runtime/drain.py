@@ -13,6 +13,7 @@ from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.store_writer import NotDone, Purpose
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
+from supervisor.runtime.blocked_jobs import blocked_jobs
 from supervisor.stores.protocol import Store
 
 LOOK_EVERY = 0.5  # seconds
@@ -21,6 +22,7 @@ UNCOUNTED = "uncounted"
 DEAD_LETTERS = "dead_letters"
 FOR_OTHER_SINKS = "dead_letters_for_other_sinks"
 BLOCKED = JobState.BLOCKED.value
+DOABLE = (JobState.READY.value, JobState.SCHEDULED.value, JobState.IN_FLIGHT.value)
 
 
 class Left(NamedTuple):
@@ -38,7 +40,8 @@ async def until_drained(
     engine: Coordinator, dead_letters: DeadLetterPublisher, latest: float | None, grace: float
 ) -> None:
     """Wait until this run has done all that it can do in the served, unpaused queues: the jobs that are due by `latest` (by the
-    store's clock; None for all jobs), and their dead letters. Jobs whose handler no plugin serves are not waited for.
+    store's clock; None for all jobs), and their dead letters. Jobs whose handler no plugin serves are not waited for, nor are
+    blocked jobs that wait for others which are due after `latest`.
 
     Return as well after `grace` seconds of either of these:
 
@@ -88,12 +91,18 @@ async def count_left(engine: Coordinator, latest: float | None) -> Left:
     even if they are due after `latest` now."""
     served, known = engine.settings.workers.queues, engine.handlers if engine.unknown_handlers.met else None
 
-    def count(store: Store) -> tuple[dict[str, int], list[dict[str, Any]], int, tuple[str, ...]]:
+    def count(store: Store) -> tuple[dict[str, int], list[dict[str, Any]], int, int, tuple[str, ...]]:
         remaining = store.remaining(served, latest)
         postponed = 0 if known is None or latest is None else _unknown_after(store, served, latest, known)
-        return remaining, store.stats()["queues"], postponed, _missing_handlers(store, served, engine.handlers)
+        behind = 0
+        if latest is not None and BLOCKED in remaining:
+            behind = min(len(blocked_jobs(store, served, latest).after_horizon), remaining[BLOCKED])
+        missing = _missing_handlers(store, served, engine.handlers)
+        return remaining, store.stats()["queues"], postponed, behind, missing
 
-    remaining, queues, postponed, missing = await engine.writer.submit(count, Purpose.COUNT)
+    remaining, queues, postponed, behind, missing = await engine.writer.submit(count, Purpose.COUNT)
+    if behind:
+        remaining = {kind: left for kind, n in remaining.items() if (left := n - (behind if kind == BLOCKED else 0))}
     served_rows = [row for row in queues if served is None or row["queue"] in served]
     other_rows = [row for row in queues if served is not None and row["queue"] not in served]
     due = remaining.get("scheduled", 0)
@@ -104,6 +113,7 @@ async def count_left(engine: Coordinator, latest: float | None) -> Left:
     excluded = {
         "in_paused_queues": sum(map(_unfinished, (row for row in served_rows if row["paused"]))),
         "due_after_the_horizon": later - postponed,
+        "that_wait_for_jobs_due_after_the_horizon": behind,
         "in_queues_not_served": sum(map(_unfinished, other_rows)),
     }
     return Left(remaining, {kind: n for kind, n in excluded.items() if n > 0}, missing)
@@ -131,8 +141,13 @@ def _unknown_after(store: Store, served: frozenset[str] | None, latest: float, k
 
 async def _left_to_do(engine: Coordinator, latest: float | None) -> set[str]:
     """Return the kinds of jobs and dead letters that are left ("ready", "scheduled", "dead_letters", ...), without jobs whose handler
-    no plugin serves."""
+    no plugin serves, and without blocked ones if all of these wait for jobs that are due after `latest`."""
     try:
-        return set(await engine.remaining(latest, 1))
+        left = set(await engine.remaining(latest, 1))
+        if latest is not None and BLOCKED in left and left.isdisjoint(DOABLE):
+            served = engine.settings.workers.queues
+            found = await engine.writer.submit(lambda store: blocked_jobs(store, served, latest), Purpose.COUNT)
+            left -= set() if found.others else {BLOCKED}
+        return left
     except NotDone:
         return {UNCOUNTED}  # the store refused to count them, which has been reported

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sqlite3
+import time
 
 import pytest
 
@@ -80,6 +81,20 @@ def test_jobs_due_after_the_horizon_are_left(command: Command) -> None:
     assert run.wait() == 0
     assert states(command) == {soon: "succeeded", late: "scheduled", flaky: "succeeded"}
     assert "left out: 1 due after the horizon" in run.out
+
+
+def test_jobs_that_wait_for_jobs_due_after_the_horizon_are_left_out(command: Command) -> None:
+    command.write(config="workers: {count: 1}\nshutdown: {grace: 30s}\n", plugins=JOBS)
+    late = command.enqueue("noop", None, "--delay", "1h")
+    children = [command.enqueue("noop", None, "--after", str(late))]
+    children.append(command.enqueue("noop", None, "--after", str(children[0])))
+    began = time.monotonic()
+    run = command.run("--drain", "--horizon", "1s")
+    assert run.wait() == 0
+    assert time.monotonic() - began < 25
+    assert states(command) == {late: "scheduled", **dict.fromkeys(children, "blocked")}
+    assert "left out: 1 due after the horizon, 2 that wait for jobs due after the horizon" in run.out
+    assert "left behind" not in run.out
 
 
 def test_the_horizon_does_not_move_during_the_run(command: Command) -> None:
