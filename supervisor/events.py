@@ -33,6 +33,7 @@ class SupervisorStopped(NamedTuple):
     remaining: dict[str, int]
     excluded: Mapping[str, int] = MappingProxyType({})
     missing_handlers: Sequence[str] = ()
+    blocked: str = ""
 
     @property
     def left(self) -> str:

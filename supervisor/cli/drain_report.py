@@ -54,7 +54,7 @@ class DrainReport:
         self._unavailable = self._no_worker = ""
         self._worker_ready: bool | None = None  # until workers are to start
         self._stopping = False
-        self._left = self._left_out = ""
+        self._left = self._left_out = self._blocked = ""
         self._missing_handlers: list[str] = []
         self._code = 0
 
@@ -74,7 +74,12 @@ class DrainReport:
             where = f"{event.source}:{event.line}" if event.line else event.source
             self._plugin_errors.append(f"{where}: {event.error}")
         elif isinstance(event, SupervisorStopped):
-            self._code, self._left, self._left_out = event.code, event.left, event.left_out
+            self._code, self._left, self._left_out, self._blocked = (
+                event.code,
+                event.left,
+                event.left_out,
+                event.blocked,
+            )
             self._missing_handlers = [name for name in event.missing_handlers if not self._unserved.get(name)]
         elif isinstance(event, StoreBecameUnavailable | StoreAvailableAgain):
             self._unavailable = event.error if isinstance(event, StoreBecameUnavailable) else ""
@@ -131,6 +136,8 @@ class DrainReport:
             echo(f"no worker became ready: {self._no_worker or 'see the log'}")
         if self._left:
             click.echo(f"left behind: {self._left}")
+        if self._blocked:
+            echo(self._blocked)
         if self._left_out:
             click.echo(f"left out: {self._left_out}")
 

@@ -1,4 +1,5 @@
-"""The blocked jobs that a drain leaves: some wait for jobs that are due after its horizon, and so are left out as these are."""
+"""The blocked jobs that a drain leaves, and why one of them waits. Some wait for jobs that are due after its horizon, and so are left
+out as these are."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ from supervisor.jobs import JobState
 from supervisor.stores.pages import in_pages
 from supervisor.stores.protocol import Store
 from supervisor.stores.records import microseconds
+from supervisor.stores.waiting import waiting_because
 from supervisor.text.units import microseconds_of_iso
 
 MAX_LOOKED_AT = 1000
-"""If more jobs are blocked, none is looked at."""
+"""If more jobs are blocked, it is not known which wait for jobs that are due later."""
 
 
 class BlockedJobs(NamedTuple):
@@ -28,10 +30,11 @@ class _Blocked(NamedTuple):
     awaited: Mapping[int, str]
 
 
-def blocked_jobs(store: Store, served: frozenset[str] | None, latest: float) -> BlockedJobs:
-    """Return the blocked jobs, those that wait for a job due after `latest` apart. If they are too many, all are others."""
+def blocked_jobs(store: Store, served: frozenset[str] | None, latest: float | None) -> BlockedJobs:
+    """Return the blocked jobs, those that wait for a job due after `latest` apart. If they are too many, the newest are returned, all
+    as others."""
     found = sorted(_Blocked(job["id"], job["queue"], dict(_awaited(job))) for job in _all_blocked(store))
-    later = _due_after(store, found, latest) if len(found) <= MAX_LOOKED_AT else set()
+    later = _due_after(store, found, latest) if latest is not None and len(found) <= MAX_LOOKED_AT else set()
     known = 0
     while len(later) > known:  # a job that waits for one that waits is found by the next round, unless its id is higher
         known = len(later)
@@ -39,6 +42,14 @@ def blocked_jobs(store: Store, served: frozenset[str] | None, latest: float) -> 
     paused = store.paused()
     counted = [job.id for job in found if job.queue not in paused and (served is None or job.queue in served)]
     return BlockedJobs([id for id in counted if id in later], [id for id in counted if id not in later])
+
+
+def why_blocked(store: Store, ids: list[int], status: dict[str, Any]) -> str:
+    """Return why the first of these jobs waits; an empty text if none is blocked any more."""
+    for job in in_pages(ids, store.get_many):
+        if job["state"] == JobState.BLOCKED and (reason := waiting_because(job, status)):
+            return f"job {job['id']} ({job['handler']}) is blocked: {reason}"
+    return ""
 
 
 def _all_blocked(store: Store) -> Iterator[dict[str, Any]]:

@@ -13,7 +13,7 @@ from supervisor.engine.coordinator import Coordinator
 from supervisor.engine.store_writer import NotDone, Purpose
 from supervisor.events import MAX_COUNTED
 from supervisor.jobs import JobState
-from supervisor.runtime.blocked_jobs import blocked_jobs
+from supervisor.runtime.blocked_jobs import BlockedJobs, blocked_jobs, why_blocked
 from supervisor.stores.protocol import Store
 
 LOOK_EVERY = 0.5  # seconds
@@ -34,6 +34,8 @@ class Left(NamedTuple):
     """The jobs that the user has excluded: by a pause, by the horizon or by the queues to serve."""
     missing_handlers: tuple[str, ...] = ()
     """Of scheduled jobs of the served queues; no plugin of this supervisor serves them."""
+    blocked: str = ""
+    """Why one of the blocked jobs that remain waits."""
 
 
 async def until_drained(
@@ -91,17 +93,15 @@ async def count_left(engine: Coordinator, latest: float | None) -> Left:
     even if they are due after `latest` now."""
     served, known = engine.settings.workers.queues, engine.handlers if engine.unknown_handlers.met else None
 
-    def count(store: Store) -> tuple[dict[str, int], list[dict[str, Any]], int, int, tuple[str, ...]]:
-        remaining = store.remaining(served, latest)
+    def count(store: Store) -> tuple[dict[str, int], list[dict[str, Any]], int, BlockedJobs, tuple[str, ...], str]:
+        remaining, status = store.remaining(served, latest), store.stats()
         postponed = 0 if known is None or latest is None else _unknown_after(store, served, latest, known)
-        behind = 0
-        if latest is not None and BLOCKED in remaining:
-            behind = min(len(blocked_jobs(store, served, latest).after_horizon), remaining[BLOCKED])
+        blocked = blocked_jobs(store, served, latest) if BLOCKED in remaining else BlockedJobs([], [])
         missing = _missing_handlers(store, served, engine.handlers)
-        return remaining, store.stats()["queues"], postponed, behind, missing
+        return remaining, status["queues"], postponed, blocked, missing, why_blocked(store, blocked.others, status)
 
-    remaining, queues, postponed, behind, missing = await engine.writer.submit(count, Purpose.COUNT)
-    if behind:
+    remaining, queues, postponed, blocked, missing, why = await engine.writer.submit(count, Purpose.COUNT)
+    if behind := min(len(blocked.after_horizon), remaining.get(BLOCKED, 0)):
         remaining = {kind: left for kind, n in remaining.items() if (left := n - (behind if kind == BLOCKED else 0))}
     served_rows = [row for row in queues if served is None or row["queue"] in served]
     other_rows = [row for row in queues if served is not None and row["queue"] not in served]
@@ -116,7 +116,7 @@ async def count_left(engine: Coordinator, latest: float | None) -> Left:
         "that_wait_for_jobs_due_after_the_horizon": behind,
         "in_queues_not_served": sum(map(_unfinished, other_rows)),
     }
-    return Left(remaining, {kind: n for kind, n in excluded.items() if n > 0}, missing)
+    return Left(remaining, {kind: n for kind, n in excluded.items() if n > 0}, missing, why)
 
 
 def _missing_handlers(store: Store, served: frozenset[str] | None, known: Collection[str]) -> tuple[str, ...]:

@@ -147,6 +147,7 @@ def _supervisor_stopped(event: events.SupervisorStopped) -> None:
     left = f"; left behind: {event.left}" if event.remaining else ""
     left += f"; left out: {event.left_out}" if event.excluded else ""
     left += f"; no plugin serves: {', '.join(event.missing_handlers)}" if event.missing_handlers else ""
+    left += f"; {event.blocked}" if event.blocked else ""
     _log(logging.INFO, "supervisor stopped: exit code %d%s", event.code, left)
 
 

@@ -73,6 +73,11 @@ def test_a_report_separates_the_thousands_of_all_its_counts(report: DrainReport,
     assert lines[-1] == "left out: 1,500 in paused queues"
 
 
+def test_a_report_names_a_blocked_job_that_is_left(report: DrainReport, capsys: Any) -> None:
+    report(events.SupervisorStopped(4, {"blocked": 5}, blocked="job 7 (mail) is blocked: wait"))
+    assert printed(report, capsys)[1:] == ["left behind: 5 blocked", "job 7 (mail) is blocked: wait"]
+
+
 def test_a_report_counts_what_the_user_has_left_out(report: DrainReport, capsys: Any) -> None:
     report(events.StoreCallFailed("count the jobs that are left", "no right", "a drain goes on"))
     report(events.SupervisorStopped(0, {}, {"in_paused_queues": 3, "due_after_the_horizon": 1}))
