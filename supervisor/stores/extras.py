@@ -37,8 +37,8 @@ class Place(int):
 
 
 class ExistingId(int):
-    """The id of a job that was there before: its unique key kept the enqueue from adding another. `replaced` says whether the job has
-    become the new one: it does with `on_conflict="replace"`, as long as it is not claimed."""
+    """The id of a job that was there before: its unique key kept the enqueue from adding another. `replaced` is whether the job has
+    become the new one: so it does with `on_conflict="replace"`, as long as it is not claimed."""
 
     replaced: bool
 

@@ -17,7 +17,7 @@ from supervisor.stores.records import EnqueueRow
 KEPT_BY_REPLACE = ("unique", "key", "group")
 """The extras of a job that stay as they were when the job is replaced: they give its place among other jobs."""
 KEPT_WITHOUT_KEY = (*KEPT_BY_REPLACE, "on_failure")
-"""Those that stay as they were if the new job has no key."""
+"""The extras that stay as they were if the new job has no key."""
 
 
 def hold_of(extras: Extras, now: int) -> tuple[int, int | None]:
