@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.config.settings import RetentionSettings
 from supervisor.jobs import JobState
 from supervisor.stores.extras import Extras
 from supervisor.stores.records import EnqueueRow
@@ -97,6 +98,19 @@ def test_a_job_that_has_failed_may_hold_its_key_until_it_is_redriven(store):
     assert lease.id == first
     store.settle([success(lease)])
     assert take_one(store).id == second
+
+
+def test_a_job_that_has_failed_and_holds_its_key_is_not_pruned(factory, store):
+    first, second, plain = *keyed(store, "a", "a", on_failure="hold"), *keyed(store, "b")
+    store.settle([dead(lease, dead_letter=False) for lease in take(store)])
+    factory.clock.step(10)
+    assert store.prune(RetentionSettings(failed=1.0), 100) == 1
+    assert states(store, [first, second]) == ["failed", "blocked"]
+    assert store.get(plain) is None
+    store.delete([second])
+    assert store.prune(RetentionSettings(failed=1.0), 100) == 0, "it holds up the next job of the key too"
+    (third,) = keyed(store, "a")
+    assert states(store, [third]) == ["blocked"]
 
 
 @pytest.mark.parametrize("end", ["cancel", "delete"])

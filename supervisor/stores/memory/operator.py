@@ -59,6 +59,7 @@ class OperatorChanges:
             if job.state is STATES[state]
             and (job.finished_at or 0) <= latest
             and job.dead_letter_state != "pending"
+            and not job.holds_key
             and not self._is_waited_for(job)
         ]
         past.sort(key=lambda job: job.finished_at or 0)

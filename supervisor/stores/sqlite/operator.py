@@ -36,6 +36,7 @@ PAST = f"""
       and not exists (
         select 1 from parents cross join jobs as child on child.id = parents.child
         where parents.parent = jobs.id and child.state = {BLOCKED})
+      and not exists (select 1 from key_holders where key_holders.job_id = jobs.id)
     order by finished_at, id limit ?)"""
 
 CANCEL = f"""
