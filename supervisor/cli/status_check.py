@@ -61,6 +61,6 @@ def counted_problems(status: dict[str, Any], settings: Settings, host: str | Non
     without = NOT_COUNTED
     if host is not None:
         own = [each for each in status["supervisors"] if each["host"] == host]
-        status = {**status, "supervisors": own, "queues": [], "sinks": []}
+        status = {**status, "supervisors": own, "queues": [], "sinks": [], "stuck": []}
         without |= OF_ALL_HOSTS
     return [each for each in problems(status, settings.dlq.names) if each.kind not in without]

@@ -78,6 +78,9 @@ WORKER_OF_ALL = an_object(owner=TEXT, host=TEXT, supervisor_pid=WHOLE, **_WORKER
 PROBLEM = an_object(kind=TEXT, message=TEXT, what_to_do=TEXT)
 SINK = an_object(sink=TEXT, pending=COUNT, supervisors=COUNT)
 GROUP = an_object(group=TEXT_OR_NULL, queues=or_null(TEXTS), count=COUNT, min=COUNT, max=COUNT)
+STUCK = an_object(
+    kind=TEXT, job_id=WHOLE, handler=TEXT, state=TEXT, key=TEXT_OR_NULL, child=WHOLE_OR_NULL, waiting=COUNT
+)  # fmt: skip
 PARTITION = an_object(
     topic=TEXT, partition=COUNT, committed=or_null(COUNT), lag=or_null(COUNT), undone=or_null(COUNT), oldest=or_null(COUNT),
     job_id=WHOLE_OR_NULL, held_for=or_null(NUMBER),
@@ -109,7 +112,7 @@ COMPONENTS: dict[str, Schema] = {
 
 STATUS = an_object(
     at=TIME, queues=listed(ref("Queue")), supervisors=listed(ref("Supervisor")), sinks=listed(ref("Sink")),
-    problems=listed(ref("Problem")),
+    stuck=listed(STUCK), problems=listed(ref("Problem")),
 )  # fmt: skip
 _PAGE: dict[str, Schema] = {"jobs": listed(ref("Job")), "next": TEXT_OR_NULL, "searched": COUNT, "complete": FLAG}
 PAGE = an_object(**_PAGE)

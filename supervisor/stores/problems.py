@@ -8,6 +8,8 @@ from shlex import quote
 from typing import Any, NamedTuple
 
 from supervisor.events import SinkMissing
+from supervisor.jobs import JobState
+from supervisor.stores.stuck import KEY_HELD, MAX_STUCK, MAX_WAITING, PARENT_FAILED
 from supervisor.text.units import counted, format_duration
 
 Row = Mapping[str, Any]
@@ -154,6 +156,43 @@ def with_problems(status: Row, configured: Container[str] = ()) -> dict[str, Any
     return {**status, "problems": [each._asdict() for each in problems(status, configured)]}
 
 
+def look_at(holder: int) -> str:
+    """Return what to do about a failed job that holds its key."""
+    return (
+        f"look at it with: supervisor jobs show {holder}; then run it again with: supervisor jobs retry {holder}, or let the others pass "
+        f"with: supervisor jobs delete {holder}"
+    )
+
+
+def _stuck(found: Sequence[Row]) -> Iterator[Problem]:
+    """Yield one problem for all failed jobs that hold their keys, and one for all parents that have ended without success."""
+    held = [row for row in found if row["kind"] == KEY_HELD]
+    for row in held[:1]:
+        others = _others(len(held), "other failed job", "hold its key" if len(held) == 2 else "hold their keys")
+        message = f"job {row['job_id']} ({row['handler']}), which has failed, holds its key {row['key']}, and {_waiting(row)} for it{others}"
+        yield Problem(KEY_HELD, message, look_at(row["job_id"]))
+    parents = [row for row in found if row["kind"] == PARENT_FAILED]
+    for row in parents[:1]:
+        how = "has failed" if row["state"] == JobState.FAILED else "was cancelled"
+        others = _others(len(parents), "other such parent", "hold up others")
+        message = f"job {row['job_id']} ({row['handler']}) {how}, and {_waiting(row)} until it has succeeded, such as job {row['child']}{others}"
+        again = f"run it again with: supervisor jobs retry {row['job_id']}"
+        yield Problem(
+            PARENT_FAILED, message, f"{again}, or cancel what waits with: supervisor jobs cancel {row['child']}"
+        )
+
+
+def _waiting(row: Row) -> str:
+    return f"{'at least ' if row['waiting'] >= MAX_WAITING else ''}{counted(row['waiting'], 'job', 'wait')}"
+
+
+def _others(n: int, noun: str, do: str) -> str:
+    if n < 2:
+        return ""
+    does = do if n > 2 else f"{do.split()[0]}s {' '.join(do.split()[1:])}"
+    return f"; {'at least ' if n >= MAX_STUCK else ''}{counted(n - 1, noun)} {does} too"
+
+
 def _found(status: Row, present: Present, configured: Container[str]) -> Iterator[Problem]:
     if not present.live:
         yield no_supervisor(present)
@@ -184,6 +223,7 @@ def _found(status: Row, present: Present, configured: Container[str]) -> Iterato
         yield from (lacks_handler(handler, each) for handler in each["missing_handlers"] if handler in known)
         for it in each["problems"]:
             yield Problem(it["kind"], f"{name_of(each)}: {it['message']}", it["what_to_do"])
+    yield from _stuck(status["stuck"])
     for row in status["sinks"]:
         if row["pending"] and not row["supervisors"]:
             missing = SinkMissing(row["sink"], row["pending"], row["sink"] in configured)

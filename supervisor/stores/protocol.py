@@ -179,7 +179,7 @@ class Queries(Protocol):
         """Return seconds since the epoch by the clock that decides which jobs are due."""
 
     def stats(self) -> dict[str, Any]:
-        """Return the object that `status --json` prints: `queues`, `supervisors` and `sinks`."""
+        """Return the object that `status --json` prints: `queues`, `supervisors`, `sinks` and `stuck`."""
 
     def sinks(self) -> list[dict[str, Any]]:
         """Return the `sinks` of `stats`. Unlike that, it costs the same however many queues there are."""

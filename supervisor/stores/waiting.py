@@ -13,6 +13,7 @@ from supervisor.stores.problems import (
     Row,
     lacks_handler,
     limit_of,
+    look_at,
     missing_handler,
     name_of,
     no_supervisor,
@@ -74,10 +75,7 @@ def _waits_for_others(job: Row, status: Row, present: Present) -> str:
         return "the job that it has waited for has ended, or a limit has been removed: wait a moment"
     id, state = holder["id"], holder["state"]
     if state == JobState.FAILED and holder["on_failure"] == "hold":
-        return (
-            f"job {id}, which has failed, holds its key {key}: look at it with: supervisor jobs show {id}; then run it again with: "
-            f"supervisor dlq redrive {id}, or let the others pass with: supervisor jobs delete {id}"
-        )
+        return f"job {id}, which has failed, holds its key {key}: {look_at(id)}"
     if state in UNFINISHED:
         return f"job {id}, which is {state.replace('_', ' ')}, is before it in the order of its key {key}: wait until it has ended"
     if not present.live:

@@ -7,7 +7,9 @@ import pytest
 from supervisor.config.settings import RetentionSettings
 from supervisor.jobs import JobState
 from supervisor.stores.extras import Extras
+from supervisor.stores.problems import problems
 from supervisor.stores.records import EnqueueRow
+from supervisor.stores.stuck import MAX_LOOKED_AT
 from supervisor.stores.waiting import waiting_because
 from tests.stores.factories import IN_SQL, again, dead, promote, put, release, states, success, take, take_one, waiting
 
@@ -227,3 +229,33 @@ def test_the_end_of_a_job_by_plain_sql_is_found_by_a_repair(factory, store, chan
     assert states(store, [second]) == ["ready"]
     assert store.newly_ready() == {"default"}
     assert store.repair() == ""
+
+
+def test_the_status_names_a_failed_job_that_holds_its_key_while_others_wait(factory, store):
+    (first,) = keyed(store, "a", on_failure="hold")
+    store.settle([dead(take_one(store))])
+    assert store.stats()["stuck"] == []
+    second, third, fourth = keyed(store, "a", "a", "b", on_failure="hold")
+    found = {"kind": "key_held", "handler": "mail", "state": "failed", "child": None}
+    assert store.stats()["stuck"] == [{**found, "job_id": first, "key": "a", "waiting": 2}]
+    store.settle([dead(take_one(store))])
+    keyed(store, "b")
+    assert [row["job_id"] for row in store.stats()["stuck"]] == [first, fourth]
+    (problem,) = [it for it in problems(store.stats()) if it.kind == "key_held"]
+    assert problem.message == (
+        f"job {first} (mail), which has failed, holds its key a, and 2 jobs wait for it; 1 other failed job holds its key too"
+    )
+    store.cancel([second, third])
+    store.retry([fourth], force=True)
+    assert store.stats()["stuck"] == []
+
+
+def test_a_held_key_is_found_among_very_many_other_jobs_that_have_failed(factory, store):
+    (first,) = keyed(store, "a", on_failure="hold")
+    store.settle([dead(take_one(store))])
+    keyed(store, "a")
+    for _ in range(2):
+        factory.clock.step(1)
+        put(store, *["mail"] * MAX_LOOKED_AT)
+        store.settle([dead(lease) for lease in take(store, MAX_LOOKED_AT)])
+    assert [row["job_id"] for row in store.stats()["stuck"]] == [first], "the oldest blocked job waits for it"

@@ -9,6 +9,7 @@ from supervisor.errors import InvalidJob, RowRefused
 from supervisor.jobs import JobState
 from supervisor.parents import PARENTS
 from supervisor.stores.extras import Extras
+from supervisor.stores.problems import problems
 from supervisor.stores.records import EnqueueRow
 from supervisor.text.strict_json import decode
 from tests.stores.factories import again, dead, promote, put, release, states, success, take, take_one
@@ -51,6 +52,26 @@ def cause(store, id):
 
 
 # --- the ends of parents
+
+
+@pytest.mark.parametrize("end", ["failed", "cancelled"])
+def test_the_status_names_a_parent_that_others_wait_for_in_vain(store, end):
+    a, other = jobs(store, 2)
+    first, last = child(store, [a, other], "wait"), child(store, [a], "wait")
+    child(store, [a])
+    child(store, [a], "run")
+    assert store.stats()["stuck"] == []
+    run(store, a, dead) if end == "failed" else store.cancel([a])
+    found = {"kind": "parent_failed", "job_id": a, "handler": "mail", "state": end, "key": None}
+    assert store.stats()["stuck"] == [{**found, "child": first, "waiting": 2}]
+    (problem,) = [it for it in problems(store.stats()) if it.kind == "parent_failed"]
+    how = "has failed" if end == "failed" else "was cancelled"
+    assert problem.message == f"job {a} (mail) {how}, and 2 jobs wait until it has succeeded, such as job {first}"
+    assert f"supervisor jobs retry {a}" in problem.what_to_do
+    store.cancel([first])
+    assert store.stats()["stuck"] == [{**found, "child": last, "waiting": 1}]
+    store.retry([a], force=True)
+    assert store.stats()["stuck"] == []
 
 
 def test_a_job_waits_until_all_of_its_parents_have_succeeded(store):

@@ -91,7 +91,13 @@ class Group:
             supervisor_dict(_row(client, host, now), False, (), (), {"partitions": _partitions(names, lags)})
             for client, host, names in self.members()
         ]
-        return {"at": iso(now), "queues": queue_rows(counted, frozenset(), {}), "supervisors": rows, "sinks": []}
+        return {
+            "at": iso(now),
+            "queues": queue_rows(counted, frozenset(), {}),
+            "supervisors": rows,
+            "sinks": [],
+            "stuck": [],
+        }
 
     def members(self) -> list[tuple[str, str, Sequence[str]]]:
         """Return the client id, the host and the partitions of each member of the group."""

@@ -16,6 +16,7 @@ from supervisor.stores.memory.other_records import OwnerRecord
 from supervisor.stores.memory.ownership import Ownership
 from supervisor.stores.memory.search import Search
 from supervisor.stores.memory.state import MemoryState
+from supervisor.stores.memory.stuck import stuck
 from supervisor.stores.oldest import FIRST_JOBS, MAX_PRIORITIES, OldestReady
 from supervisor.stores.records import microseconds
 from supervisor.stores.search import (
@@ -30,6 +31,7 @@ from supervisor.stores.search import (
     find,
 )
 from supervisor.stores.sinks import count_by_work, sink_rows
+from supervisor.stores.stuck import has_blocked
 from supervisor.stores.supervisors import SupervisorRow, supervisor_dict
 from supervisor.text.units import iso
 
@@ -49,7 +51,9 @@ class Queries:
             queues = queue_rows(counted, frozenset(self._state.paused), processing)
             sinks = sink_rows(self._pending(), supervisors)
             add_progress(supervisors, {job.id: shown_progress(job.progress, job.progress_at) for job in running})
-            return {"at": iso(self._state.now()), "queues": queues, "supervisors": supervisors, "sinks": sinks}
+            waits = stuck(self._state) if has_blocked(counted) else []
+            at = iso(self._state.now())
+            return {"at": at, "queues": queues, "supervisors": supervisors, "sinks": sinks, "stuck": waits}
 
     def oldest_ready(self, limit: int) -> list[OldestReady]:
         with self._state.lock:

@@ -32,6 +32,7 @@ from supervisor.stores.postgres.ownership import Ownership
 from supervisor.stores.postgres.policies import stored_policy
 from supervisor.stores.postgres.schema import SINK_LISTS
 from supervisor.stores.postgres.search import LAST_ATTEMPTS, Search
+from supervisor.stores.postgres.stuck import stuck
 from supervisor.stores.records import microseconds, own_max_retries, readable_attempt
 from supervisor.stores.search import (
     MAX_FAILURES,
@@ -46,6 +47,7 @@ from supervisor.stores.search import (
 )
 from supervisor.stores.shown import Shown, job_dict, key_holder
 from supervisor.stores.sinks import count_by_work, missing_sinks, sink_rows, sinks_of
+from supervisor.stores.stuck import has_blocked
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.stores.workflows import MAX_SHOWN, NO_RELATIVES, relatives
 from supervisor.text.units import iso
@@ -238,10 +240,12 @@ class Queries:
             progress = {id: shown_progress(text, at) for id, text, at in self._connection.rows(PROGRESS, running)}
             add_progress(supervisors, progress)
             paused = frozenset(self._connection.column(PAUSED))
-            queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
+            counted = self._connection.rows(COUNTED)
+            queues = queue_rows(counted, paused, processing)
+            waits = stuck(self._connection) if has_blocked(counted) else []
             sinks = sink_rows(self.pending(MAX_COUNTED), supervisors)
             at = iso(self._connection.value(CLOCK))
-        return {"at": at, "queues": queues, "supervisors": supervisors, "sinks": sinks}
+        return {"at": at, "queues": queues, "supervisors": supervisors, "sinks": sinks, "stuck": waits}
 
     def sinks(self) -> list[dict[str, Any]]:
         with self._connection.snapshot():

@@ -45,7 +45,9 @@ from supervisor.stores.sqlite.policies import Policies
 from supervisor.stores.sqlite.queue import PAUSED
 from supervisor.stores.sqlite.schema import REPORT_LENGTH, SINK_LISTS
 from supervisor.stores.sqlite.search import LAST_ATTEMPTS, Search
+from supervisor.stores.sqlite.stuck import stuck
 from supervisor.stores.sqlite.texts import HEADERS, PAYLOAD, TEXT_LENGTH
+from supervisor.stores.stuck import has_blocked
 from supervisor.stores.supervisors import SupervisorRow, read_about, read_list, supervisor_dict
 from supervisor.stores.workflows import MAX_SHOWN, NO_RELATIVES, relatives
 from supervisor.text.units import iso
@@ -286,10 +288,12 @@ class Queries:
             progress = {id: shown_progress(text, at) for id, text, at in self._connection.rows(PROGRESS, running)}
             add_progress(supervisors, progress)
             paused = frozenset(self._connection.json(PAUSED))
-            queues = queue_rows(self._connection.rows(COUNTED), paused, processing)
+            counted = self._connection.rows(COUNTED)
+            queues = queue_rows(counted, paused, processing)
+            waits = stuck(self._connection) if has_blocked(counted) else []
             sinks = sink_rows(self.pending(MAX_COUNTED), supervisors)
             at = iso(self._connection.now())
-        return {"at": at, "queues": queues, "supervisors": supervisors, "sinks": sinks}
+        return {"at": at, "queues": queues, "supervisors": supervisors, "sinks": sinks, "stuck": waits}
 
     def sinks(self) -> list[dict[str, Any]]:
         with self._connection.snapshot():

@@ -37,7 +37,7 @@ def test_a_row_from_before_the_clock_was_set_back_has_no_age(capsys: pytest.Capt
     assert title.endswith("pid 12: running, 1 job in flight, as it was before the clock was set back")
     assert row.split()[-1] == "1m"
     status = {
-        "at": "2030-01-01T00:00:09Z", "queues": [], "sinks": [], "supervisors": [{**ROW, "workers": [], "seen_at": later}]
+        "at": "2030-01-01T00:00:09Z", "queues": [], "sinks": [], "stuck": [], "supervisors": [{**ROW, "workers": [], "seen_at": later}]
     }  # fmt: skip
     assert [it.message for it in problems(status)] == [
         f"supervisor {ROW['host']} pid 12 was not seen since the clock was set back by 2h"

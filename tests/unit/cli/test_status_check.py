@@ -73,6 +73,19 @@ def test_a_paused_queue_and_a_refused_reload_do_not_count(call: Call) -> None:
         assert call("status", "--check").code == 0
 
 
+def test_a_job_that_others_wait_for_in_vain_counts_but_not_here(call: Call) -> None:
+    call("enqueue", "--force", "mail")
+    call("enqueue", "--force", "mail", "--after", "1", "--on-parent-failed", "wait")
+    call("jobs", "cancel", "1")
+    with supervisor():
+        answer = call("status", "--check")
+        assert answer.code == 1
+        assert answer.lines[0].startswith(
+            "job 1 (mail) was cancelled, and 1 job waits until it has succeeded, such as job 2: "
+        )
+        assert call("status", "--check", "--here").code == 0
+
+
 def test_here_leaves_out_the_problems_of_other_hosts_and_of_queues(call: Call) -> None:
     call("enqueue", "--force", "mail", "--queue", "post")
     with supervisor(PLUGIN, host="other", queues=["mail"]):

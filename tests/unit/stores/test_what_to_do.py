@@ -19,7 +19,7 @@ def status(partitions: list[Any], *, paused: bool) -> dict[str, Any]:
         "missing_handlers": [], "problems": [], "sinks": [], "partitions": partitions, "spent_budgets": [], "limits": [],
     }  # fmt: skip
     queue = {"queue": "orders", "queue_size": 1, "retry_queue_size": 0, "scheduled": 0, "paused": paused}
-    return {"at": AT, "supervisors": [row], "queues": [queue], "sinks": []}
+    return {"at": AT, "supervisors": [row], "queues": [queue], "sinks": [], "stuck": []}
 
 
 @pytest.mark.parametrize(
