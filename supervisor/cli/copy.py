@@ -29,7 +29,7 @@ from supervisor.text.units import counted
 def copy(source: str, target: str | None, reopen: bool, force: bool) -> int:
     """Transfer unfinished and failed jobs to an empty store, all or nothing.
 
-    Jobs keep their ids, attempts, keys and dead letters. No supervisor may run on the source. Afterwards the source is closed: it
+    Jobs keep their ids, attempts, keys and dead letters. Ended jobs are transferred too if others of their workflow need them. No supervisor may run on the source. Afterwards the source is closed: it
     keeps its rows, and a client or a supervisor that uses it fails with a message that names the target. To finish an
     interrupted copy, run the same command again; to undo it, add --reopen.
     """

@@ -1,4 +1,5 @@
-"""Transfer all jobs that have not ended, and those that have failed, from one store to another. Whichever process is killed, no job is lost, and none
+"""Transfer all jobs that have not ended, and those that have failed, from one store to another, with the ended jobs of their workflows.
+Whichever process is killed, no job is lost, and none
 can run in both stores.
 
 The commits are, in this order: the source is closed, so that nobody enqueues or runs jobs there; the target gets the jobs, and a
@@ -16,14 +17,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import orjson
+
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import JobState
-from supervisor.stores.codes import BLOCKED, FAILED, READY, SCHEDULED, STATES
+from supervisor.stores.codes import BLOCKED, CANCELLED, FAILED, READY, SCHEDULED, STATES
 from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sinks import sinks_of, sinks_text
 from supervisor.text.units import counted
 
 TRANSFERRED_STATES = (BLOCKED, READY, SCHEDULED, FAILED)
+LINKED_STATES = (BLOCKED, FAILED, CANCELLED)
+"""The states of transferred jobs that need their parents: these wait for them, or are given their results if they are run again."""
 
 
 class TransferLimits(NamedTuple):
@@ -97,6 +102,8 @@ class TransferredJob(NamedTuple):
     report: tuple[str | None, int | None, str | None] = (None, None, None)
     snoozes: tuple[int, int] | None = None
     extras: TransferredExtras | None = None
+    links: Sequence[tuple[int, int, int, int]] = ()
+    """(parent, place, on_failed, link) of each parent, for a job in one of LINKED_STATES."""
 
 
 class TransferRecord(NamedTuple):
@@ -145,6 +152,10 @@ class Transferable(Protocol):
     def counted(self) -> Mapping[JobState, int]:
         """Return the number of jobs by state."""
 
+    def counted_needed(self) -> Mapping[JobState, int]:
+        """Return the numbers of succeeded and cancelled jobs that are transferred: those that a blocked or failed job was enqueued after,
+        and those of a workflow that were cancelled because of a parent, since a redrive of that takes them along."""
+
     def paused(self) -> frozenset[str]: ...
 
     def schedules(self) -> list[ScheduleRow]: ...
@@ -181,7 +192,7 @@ class TransferReport(NamedTuple):
 
 
 def transfer_jobs(source: Transferable, target: Transferable, limits: TransferLimits = LIMITS) -> TransferReport:
-    """Transfer the unfinished and failed jobs of `source` to `target`. Raises StoreError if either of them can't take part,
+    """Transfer the unfinished and failed jobs of `source` to `target`, with the ended jobs of their workflows. Raises StoreError if either of them can't take part,
     and StoreUnavailable."""
     place = target.place()
     if source.place() == place:
@@ -296,12 +307,13 @@ def _split(page: Sequence[tuple[int, int]], most: int) -> Iterator[list[int]]:
 def transferable_counts(source: Transferable) -> Mapping[JobState, int]:
     """Return the number of jobs in each of the states that are transferred."""
     counts = source.counted()
-    return {STATES[state]: counts.get(STATES[state], 0) for state in TRANSFERRED_STATES}
+    found = {STATES[state]: counts.get(STATES[state], 0) for state in TRANSFERRED_STATES}
+    return {**found, **source.counted_needed()}
 
 
 def _report(source: Transferable, before: bool) -> TransferReport:
     counts, transferred = source.counted(), transferable_counts(source)
-    left = {state: n for state, n in counts.items() if state not in transferred and n}
+    left = {state: n for state, all in counts.items() if (n := all - transferred.get(state, 0)) > 0}
     return TransferReport(transferred, len(source.paused()), left, before)
 
 
@@ -342,20 +354,28 @@ def refuse_as_target(url: str, closed_for: TransferRecord | None, has_jobs: bool
 
 
 def transferred_job(row: Sequence[Any], attempts: Sequence[tuple[int, str]] = ()) -> TransferredJob:
-    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter, of its report, of its snoozes and of
-    TransferredExtras."""
-    state, due_at, tries, owed, accepted, progress, progress_at, log, n, until, text, *extras = row[_JOB:]
+    """Make a job from the columns of TransferredJob, followed by those of TransferredDeadLetter, of its report, of its snoozes, of
+    TransferredExtras, and its links as JSON text."""
+    state, due_at, tries, owed, accepted, progress, progress_at, log, n, until, text, *extras, links = row[_JOB:]
     dead_letter = None
     if state is not None:  # lists that another program may have written, in a form that every store takes
         sinks = [sinks_text(sinks_of(text)) for text in (owed, accepted)]
         dead_letter = TransferredDeadLetter(state, due_at, tries, *sinks)
     snoozes = None if n is None else (n, until)
     its = None if text is None else _extras(text, *extras)
-    return TransferredJob._make([*row[:_JOB], attempts, dead_letter, (progress, progress_at, log), snoozes, its])
+    parents = [] if links is None else [tuple(link) for link in orjson.loads(links)]
+    return TransferredJob._make(
+        [*row[:_JOB], attempts, dead_letter, (progress, progress_at, log), snoozes, its, parents]
+    )
 
 
 def _extras(text: str, key: str | None, holds: Any, waits: Any, expires_at: int | None, may: Any) -> TransferredExtras:
     return TransferredExtras(text, key, bool(holds), bool(waits), expires_at, bool(may))
+
+
+def link_rows(jobs: Iterable[TransferredJob]) -> list[tuple[int, int, int, int, int]]:
+    """Return (child, parent, place, on_failed, link) of each link of these jobs."""
+    return [(job.id, *link) for job in jobs for link in job.links]
 
 
 def counts_of(jobs: Iterable[TransferredJob]) -> Counter[tuple[int, str, int]]:

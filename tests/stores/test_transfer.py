@@ -8,6 +8,7 @@ import pytest
 
 from supervisor.errors import StoreError, StoreUnavailable
 from supervisor.jobs import Backoff, JobState, Kind, Outcome, Progress
+from supervisor.parents import PARENTS
 from supervisor.schedules.policy import ScheduleState
 from supervisor.stores import transfer
 from supervisor.stores.extras import ExistingId, Extras
@@ -17,6 +18,7 @@ from supervisor.stores.postgres.limits import PostgresLimits
 from supervisor.stores.records import EnqueueRow
 from supervisor.stores.schedules import ScheduleChange
 from supervisor.stores.transfer import TransferLimits, TransferRecord, transfer_jobs, undo_transfer
+from supervisor.text.strict_json import decode
 from tests.stores.factories import (
     FACTORIES,
     PostgresFactory,
@@ -342,6 +344,61 @@ def test_jobs_that_wait_for_others_are_copied_with_their_links(factories, source
     target.redrive([bad], force=True)
     target.settle([success(lease) for lease in take(target, 2)])
     assert states(target, ids) == ["succeeded", "succeeded", "ready", "succeeded"]
+
+
+def test_a_workflow_goes_on_in_the_copy_with_the_results_of_its_parents(factories, source, target):
+    first, second, done = source.enqueue([EnqueueRow("mail", "{}")] * 3)
+    (child,) = source.enqueue([row(after=(first, second))])
+    for lease in take(source, 3):
+        source.settle([success(lease, result='"1"') if lease.id != second else release(lease)])
+    wanted = {job["id"]: job for job in jobs_of(source) if job["id"] != done}
+    report = transfer_jobs(left_alone(source), target)
+    assert report.jobs[JobState.SUCCEEDED] == 1
+    assert report.left == {JobState.SUCCEEDED: 1}, "nobody needs its result"
+    assert {job["id"]: job for job in jobs_of(target)} == wanted
+    target.join("two", "host", 1)
+    target.settle([success(take_one(target), result='"2"')])
+    lease = take_one(target)
+    assert lease.id == child
+    assert decode(lease.headers)[PARENTS] == {"ids": [first, second], "failed": [], "results": ['"1"', '"2"']}
+    factories[1].check()
+
+
+def test_a_redrive_in_the_copy_takes_along_the_jobs_that_were_cancelled(factories, source, target):
+    good, bad, gone = source.enqueue([EnqueueRow("mail", "{}")] * 3)
+    (child,) = source.enqueue([row(after=(good, bad))])
+    (last,) = source.enqueue([row(after=(child,))])
+    (waits,) = source.enqueue([row(after=(gone,), on_parent_failed="wait")])
+    leases = {lease.id: lease for lease in take(source, 3)}
+    source.settle([success(leases[good], result="1"), dead(leases[bad]), release(leases[gone])])
+    source.cancel([gone])
+    source.cancel(put(source, "by hand"))
+    ids = [good, bad, gone, child, last, waits]
+    before = ["succeeded", "failed", "cancelled", "cancelled", "cancelled", "blocked"]
+    assert states(source, ids) == before
+    report = transfer_jobs(left_alone(source), target)
+    assert report.jobs[JobState.CANCELLED] == 3
+    assert report.left == {JobState.CANCELLED: 1}
+    assert states(target, ids) == before
+    target.join("two", "host", 1)
+    target.redrive([bad], force=True)
+    target.retry([gone])
+    assert states(target, ids) == ["succeeded", "ready", "ready", "blocked", "blocked", "blocked"]
+    for _ in range(3):
+        target.settle([success(lease, result="2") for lease in take(target)])
+    assert states(target, ids) == ["succeeded"] * 6
+    factories[1].check()
+
+
+def test_a_failed_job_gets_the_results_of_its_parents_again_in_the_copy(factories, source, target):
+    (first,) = put(source)
+    (child,) = source.enqueue([row(after=(first,))])
+    source.settle([success(take_one(source), result="1")])
+    source.settle([dead(take_one(source))])
+    transfer_jobs(left_alone(source), target)
+    target.join("two", "host", 1)
+    target.redrive([child], force=True)
+    assert decode(take_one(target).headers)[PARENTS]["results"] == ["1"]
 
 
 def test_a_key_without_a_holder_is_passed_on(factories, source, target):

@@ -8,7 +8,6 @@ from supervisor.stores.newly_ready import NewlyReady
 from supervisor.stores.postgres.connection import Connection, array
 from supervisor.stores.postgres.functions import BODY
 from supervisor.stores.postgres.groups import Groups
-from supervisor.stores.postgres.workflows import LINK_COPIED
 
 # The functions that a store calls run with the rights of its owner, as `put` does.
 LINK_FUNCTIONS = (
@@ -63,12 +62,6 @@ class Links:
         """Let the jobs go on that have waited for these, which have ended, or are about to be `deleted`."""
         if ids:
             self._newly_ready.add(self._connection.column(ENDED, array(ids), deleted))
-
-    def repair_copied(self) -> None:
-        """Let jobs wait, and go on, that were copied from another store."""
-        for statement in LINK_COPIED:
-            self._connection.run(statement)
-        self.repair()
 
     def repair(self) -> frozenset[str]:
         """Let jobs go on that wait in vain, since other programs have changed or locked rows by plain SQL. Return their queues."""

@@ -97,8 +97,8 @@ class PostgresStore:
         self.prune, self.pause, self.repair = commands.prune, commands.pause, parts.repair.repair
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
-        self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
+        self.sizes, self.export, self.unique_keys = transfer.sizes, transfer.export, transfer.unique_keys
+        self.counted, self.counted_needed = transfer.counted, transfer.counted_needed
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
-        self.unique_keys = transfer.unique_keys
         self.schedules, self.change_schedules = parts.schedules.schedules, parts.schedules.change_schedules
         self.has_received, self.missing_rights = transfer.has_received, Rights(connection).missing_rights

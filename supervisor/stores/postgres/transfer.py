@@ -8,7 +8,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from supervisor.jobs import JobState
-from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, STATES, WITHDRAWN
+from supervisor.stores.codes import BLOCKED, CANCELLED, FAILED, IN_FLIGHT, READY, STATES, SUCCEEDED, WITHDRAWN
 from supervisor.stores.postgres.connection import Connection, array
 from supervisor.stores.postgres.counts import Counts
 from supervisor.stores.postgres.links import Links
@@ -19,6 +19,7 @@ from supervisor.stores.postgres.schedules import ScheduleTable
 from supervisor.stores.postgres.schema import CLOSE, REOPEN, TRANSFER_OUT, TRANSFERS_IN
 from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.transfer import (
+    LINKED_STATES,
     TRANSFERRED_STATES,
     TransferRecord,
     TransferredExtras,
@@ -26,10 +27,12 @@ from supervisor.stores.transfer import (
     UniqueKey,
     closed_for_another,
     counts_of,
+    link_rows,
     refuse_as_target,
     refuse_in_use,
     transferred_job,
 )
+from supervisor.stores.workflows import CANCELLED_BY
 
 # It returns the identifiers of the server and of the database, by whatever address they are reached. All names are in full: it
 # is also run on connections of callers, with search paths of their own.
@@ -49,12 +52,21 @@ _STATE = f"""case when jobs.state = {BLOCKED} and exists (
 IN_FLIGHT_COUNT = f"select count(*) from {{s}}.jobs where state = {IN_FLIGHT}"
 
 _TRANSFERRED = f"state + 0 in ({', '.join(map(str, TRANSFERRED_STATES))})"
+_IS_NEEDED = f"""(jobs.state + 0 in ({SUCCEEDED}, {CANCELLED}) and (
+    (jobs.state = {CANCELLED} and exists (select from {{s}}.parents where parents.child = jobs.id and link = {CANCELLED_BY}))
+    or exists (
+      select from {{s}}.parents join {{s}}.jobs as its on its.id = parents.child where parents.parent = jobs.id
+        and (its.state in ({BLOCKED}, {FAILED}) or (its.state = {CANCELLED} and exists (
+          select from {{s}}.parents as cause where cause.child = its.id and cause.link = {CANCELLED_BY}))))))"""
+_LINK_SIZE = 30
+"""About the characters of one link in memory."""
 # `state + 0` keeps the statement from the indexes by state: the ids are in a range.
 SIZES = f"""
   select id, coalesce(octet_length(payload), 0) + coalesce(octet_length(headers), 0) + coalesce(octet_length(result), 0)
     + coalesce((select sum(octet_length(record)) from {{s}}.attempts where job_id = jobs.id), 0)::bigint
     + coalesce((select octet_length(log) from {{s}}.reports where job_id = jobs.id), 0)
-  from {{s}}.jobs where id > $1 and id <= $2 and {_TRANSFERRED} order by id limit $3"""
+    + {_LINK_SIZE} * (select count(*) from {{s}}.parents where parents.child = jobs.id)
+  from {{s}}.jobs where id > $1 and id <= $2 and ({_TRANSFERRED} or {_IS_NEEDED}) order by id limit $3"""
 EXPORTED = f"""
   select jobs.id, age, jobs.token, handler, queue, coalesce(payload, ''), headers, priority, {_STATE}, tier, retries,
     expired_count, jobs.due_at, created_at, started_at, finished_at, policy, options, result,
@@ -62,7 +74,9 @@ EXPORTED = f"""
     snoozes.n, snoozes.until, text, extras.key,
     exists(select from {{s}}.key_holders where key_holders.key = extras.key and key_holders.job_id = jobs.id),
     exists(select from {{s}}.key_waiters where key_waiters.key = extras.key and key_waiters.job_id = jobs.id), extras.expires_at,
-    exists(select from {{s}}.expiries where expiries.expires_at = extras.expires_at and expiries.job_id = jobs.id)
+    exists(select from {{s}}.expiries where expiries.expires_at = extras.expires_at and expiries.job_id = jobs.id),
+    case when {_STATE} in ({", ".join(map(str, LINKED_STATES))}) then (
+      select json_agg(json_build_array(parent, parents.place, on_failed, link))::text from {{s}}.parents where parents.child = jobs.id) end
   from unnest($1::bigint[]) with ordinality as it(id, place) join {{s}}.jobs on jobs.id = it.id
   left join {{s}}.dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}
   left join {{s}}.reports on reports.job_id = jobs.id
@@ -75,6 +89,7 @@ UNIQUE_KEYS = f"""
   order by unique_key limit $2"""
 ATTEMPTS = "select job_id, at, record from {s}.attempts where job_id = any($1::bigint[]) order by job_id, id"
 COUNTED = "select state, sum(n)::bigint from {s}.counts group by state"
+COUNTED_NEEDED = f"select state, count(*) from {{s}}.jobs where {_IS_NEEDED} group by state"
 
 LAST_ID = "select coalesce(pg_sequence_last_value(pg_get_serial_sequence({jobs}, 'id')::regclass), 0)"
 SET_LAST_ID = "select setval(pg_get_serial_sequence({jobs}, 'id'), $1)"
@@ -89,6 +104,10 @@ IMPORT_EXTRAS = "copy {s}.extras(job_id, key, expires_at, text) from stdin"
 IMPORT_HOLDERS = "copy {s}.key_holders(key, job_id) from stdin"
 IMPORT_WAITERS = "copy {s}.key_waiters(key, job_id) from stdin"
 IMPORT_EXPIRIES = "copy {s}.expiries(expires_at, job_id) from stdin"
+IMPORT_LINKS = "copy {s}.parents(child, parent, place, on_failed, link) from stdin"
+SET_PARENTS_LINKED = (
+    "update {s}.jobs set linked = true where linked is not true and id in (select parent from {s}.parents)"
+)
 IMPORT_UNIQUE_KEYS = "copy {s}.unique_jobs(unique_key, job_id, below, until) from stdin"
 # Then `repair` passes these keys on: another program has deleted those that held them.
 ADD_LOST_HOLDERS = """
@@ -187,6 +206,10 @@ class Transfer:
         with self._connection.snapshot():
             return {STATES[state]: n for state, n in self._connection.rows(COUNTED)}
 
+    def counted_needed(self) -> Mapping[JobState, int]:
+        with self._connection.snapshot():
+            return {STATES[state]: n for state, n in self._connection.rows(COUNTED_NEEDED)}
+
     def import_jobs(
         self,
         transfer_record: TransferRecord,
@@ -209,7 +232,8 @@ class Transfer:
                 self._copy(IMPORT_UNIQUE_KEYS, keys)
             self._connection.run(ADD_LOST_HOLDERS)
             self._connection.run(SET_LINKED)
-            self._links.repair_copied()
+            self._connection.run(SET_PARENTS_LINKED)
+            self._links.repair()
             if last_id > self.last_id():
                 self._connection.run(SET_LAST_ID, last_id)
             for queue in paused:
@@ -222,6 +246,7 @@ class Transfer:
         self._copy(IMPORT_DEAD_LETTERS, [(job.id, *job.dead_letter) for job in jobs if job.dead_letter is not None])
         self._copy(IMPORT_REPORTS, [(job.id, *job.report) for job in jobs if any(job.report)])
         self._copy(IMPORT_SNOOZES, [(job.id, *job.snoozes) for job in jobs if job.snoozes is not None])
+        self._copy(IMPORT_LINKS, link_rows(jobs))
         for (state, queue, tier), n in counts_of(jobs).items():
             self._counts.add(state, queue, tier, n)
 

@@ -353,20 +353,3 @@ PARENT_FUNCTIONS = (
       {s}.link_children(bigint[], json), {s}.refuse_circles(bigint[]), {s}.wait_again(bigint[]), {s}.restore_children(bigint[]), {s}.run_again(bigint[]), {s}.end_lost_parents()
       from public""",
 )
-
-# A copied store has the jobs that have not ended, and those that have failed. A blocked job waits for these, and for a parent that was
-# left behind only if nothing else blocks it: the repair cancels it then.
-LINK_COPIED = (
-    f"""insert into {{s}}.parents(child, parent, place, on_failed, link)
-      select jobs.id, it.value::bigint, it.place, case text::json ->> 'on_parent_failed'
-          when 'run' then {ON_FAILED["run"]} when 'wait' then {ON_FAILED["wait"]} else {ON_FAILED["cancel"]} end,
-        case when exists (select from {{s}}.jobs as parent where parent.id = it.value::bigint and parent.state <> {SUCCEEDED})
-          then {WAITS} else {DONE} end
-      from {{s}}.jobs join {{s}}.extras on extras.job_id = jobs.id
-        cross join json_array_elements_text(text::json -> 'after') with ordinality as it(value, place)
-      where jobs.state = {BLOCKED} on conflict do nothing""",
-    f"""update {{s}}.parents set link = {WAITS} where link = {DONE} and on_failed = {WAIT}
-      and not exists (select from {{s}}.parents as other where other.link = {WAITS} and other.child = parents.child)
-      and not exists (select from {{s}}.key_waiters where job_id = parents.child)""",
-    "update {s}.jobs set linked = true where linked is not true and id in (select parent from {s}.parents)",
-)

@@ -87,11 +87,6 @@ class Links:
         if in_use & PARENTS_IN_USE:
             self._go_on(self._workflows.ended(ended, deleted))
 
-    def repair_copied(self) -> None:
-        """Let jobs wait, and go on, that were copied from another store."""
-        self._workflows.link_copied()
-        self.repair()
-
     def repair(self) -> frozenset[str]:
         """Let jobs go on that wait in vain, since other programs have changed jobs by plain SQL. Return their queues."""
         return self._resume(self._keys.repair()) | self._go_on(self._workflows.repair())

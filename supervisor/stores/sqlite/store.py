@@ -90,13 +90,13 @@ class SqliteStore:
         self.get_many, self.ended, self.counts_by_state = queries.get_many, queries.ended, queries.counts_by_state
         self.find_jobs, self.failures, self.sinks = queries.find_jobs, queries.failures, queries.sinks
         self.cancel, self.retry, self.redrive = commands.cancel, commands.retry, commands.redrive
-        self.move = commands.move
         self.delete, self.purge, self.prune = commands.delete, commands.purge, commands.prune
-        self.pause, self.drop_sink = commands.pause, commands.drop_sink
+        self.pause, self.move, self.drop_sink = commands.pause, commands.move, commands.drop_sink
         self.repair, self.schedules = Repair(connection, parts.links).repair, parts.schedules.schedules
         self.change_schedules = parts.schedules.change_schedules
         self.place, self.transfer_record, self.reopen = transfer.place, transfer.transfer_record, transfer.reopen
         self.close_for_transfer, self.note_arrival = transfer.close_for_transfer, transfer.note_arrival
-        self.sizes, self.export, self.counted = transfer.sizes, transfer.export, transfer.counted
+        self.sizes, self.export = transfer.sizes, transfer.export
+        self.counted, self.counted_needed = transfer.counted, transfer.counted_needed
         self.last_id, self.import_jobs = transfer.last_id, transfer.import_jobs
         self.has_received, self.unique_keys = transfer.has_received, transfer.unique_keys

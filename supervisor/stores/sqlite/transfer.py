@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from supervisor.jobs import JobState
-from supervisor.stores.codes import BLOCKED, IN_FLIGHT, READY, STATES, WITHDRAWN
+from supervisor.stores.codes import BLOCKED, CANCELLED, FAILED, IN_FLIGHT, READY, STATES, SUCCEEDED, WITHDRAWN
 from supervisor.stores.records import readable_attempt
 from supervisor.stores.schedules import ScheduleRow
 from supervisor.stores.sqlite.connection import Connection, Select, packed
@@ -25,6 +25,7 @@ from supervisor.stores.sqlite.schema import (
 )
 from supervisor.stores.sqlite.texts import HEADERS, PAYLOAD, TEXT_LENGTH
 from supervisor.stores.transfer import (
+    LINKED_STATES,
     TRANSFERRED_STATES,
     TransferRecord,
     TransferredExtras,
@@ -33,10 +34,12 @@ from supervisor.stores.transfer import (
     closed_for_another,
     closed_message,
     counts_of,
+    link_rows,
     refuse_as_target,
     refuse_in_use,
     transferred_job,
 )
+from supervisor.stores.workflows import CANCELLED_BY
 
 RECORD = Select("id, target, place, arrived", "from transfer_out")
 NOTE_ARRIVAL = "update transfer_out set arrived = true where id = ?"
@@ -46,12 +49,21 @@ IN_FLIGHT_COUNT = f"select count(*) from jobs where state = {IN_FLIGHT}"
 _STATE = f"""iif(jobs.state = {BLOCKED} and exists (
         select 1 from held_back as held where held.job_id = jobs.id and held.age = jobs.age), {READY}, jobs.state)"""
 _TRANSFERRED = f"state in ({', '.join(map(str, TRANSFERRED_STATES))})"
+_IS_NEEDED = f"""(state in ({SUCCEEDED}, {CANCELLED}) and (
+        (state = {CANCELLED} and exists (select 1 from parents where parents.child = jobs.id and link = {CANCELLED_BY}))
+        or exists (
+          select 1 from parents cross join jobs as its on its.id = parents.child where parents.parent = jobs.id
+            and (its.state in ({BLOCKED}, {FAILED}) or (its.state = {CANCELLED} and exists (
+              select 1 from parents as cause where cause.child = its.id and cause.link = {CANCELLED_BY}))))))"""
+_LINK_SIZE = 30
+"""About the characters of one link in memory."""
 SIZES = Select(
     "id, size",
     f"""from (
       select id, {TEXT_LENGTH} + {REPORT_LENGTH} + coalesce(length(result), 0)
-        + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0) as size
-      from jobs where id > ? and {_TRANSFERRED} order by id limit ?)""",
+        + coalesce((select sum(length(record)) from attempts where job_id = jobs.id), 0)
+        + {_LINK_SIZE} * (select count(*) from parents where child = jobs.id) as size
+      from jobs where id > ? and ({_TRANSFERRED} or {_IS_NEEDED}) order by id limit ?)""",
 )
 EXPORTED = Select(
     f"""jobs.id, age, jobs.token, handler, queue, {PAYLOAD}, {HEADERS}, priority,
@@ -60,7 +72,9 @@ EXPORTED = Select(
       cast(progress as text), progress_at, cast(log as text), snoozes.n, snoozes.until, cast(extras.text as text), extras.key,
       exists(select 1 from key_holders where key_holders.key = extras.key and key_holders.job_id = jobs.id),
       exists(select 1 from key_waiters where key_waiters.key = extras.key and key_waiters.job_id = jobs.id), extras.expires_at,
-      exists(select 1 from expiries where expiries.expires_at = extras.expires_at and expiries.job_id = jobs.id)""",
+      exists(select 1 from expiries where expiries.expires_at = extras.expires_at and expiries.job_id = jobs.id),
+      iif({_STATE} in ({", ".join(map(str, LINKED_STATES))}), (
+        select json_group_array(json_array(parent, place, on_failed, link)) || '' from parents where parents.child = jobs.id), null)""",
     f"""from json_each(?) as it cross join jobs on jobs.id = it.value
       left join policies on policies.id = jobs.policy
       left join dead_letters on dead_letters.job_id = jobs.id and dead_letters.state != {WITHDRAWN}
@@ -75,6 +89,7 @@ UNIQUE_KEYS = Select(
       order by unique_key limit ?)""",
 )
 COUNTED = Select("state, n", "from (select state, sum(n) as n from counts group by state)")
+COUNTED_NEEDED = Select("state, n", f"from (select state, count(*) as n from jobs where {_IS_NEEDED} group by state)")
 
 IMPORT_JOBS = """
   insert into jobs(id, age, token, handler, queue, payload, headers, priority, state, tier, retries, expired_count,
@@ -89,6 +104,7 @@ IMPORT_EXTRAS = "insert into extras(job_id, key, expires_at, text) values (?, ?,
 IMPORT_HOLDERS = "insert into key_holders(key, job_id) values (?, ?)"
 IMPORT_WAITERS = "insert into key_waiters(key, job_id) values (?, ?)"
 IMPORT_EXPIRIES = "insert into expiries(expires_at, job_id) values (?, ?)"
+IMPORT_LINKS = "insert into parents(child, parent, place, on_failed, link) values (?, ?, ?, ?, ?)"
 IMPORT_UNIQUE_KEYS = "insert into unique_jobs(unique_key, job_id, below, until) values (?, ?, ?, ?)"
 RAISE_LAST_ID = "update sqlite_sequence set seq = max(seq, ?) where name = 'jobs'"
 
@@ -159,6 +175,10 @@ class Transfer:
         with self._connection.snapshot():
             return {STATES[state]: n for state, n in self._connection.rows(COUNTED)}
 
+    def counted_needed(self) -> Mapping[JobState, int]:
+        with self._connection.snapshot():
+            return {STATES[state]: n for state, n in self._connection.rows(COUNTED_NEEDED)}
+
     def import_jobs(
         self,
         transfer_record: TransferRecord,
@@ -178,7 +198,7 @@ class Transfer:
                 self._import_extras([(job.id, job.extras) for job in batch if job.extras is not None])
             for keys in unique_keys:
                 self._connection.run_many(IMPORT_UNIQUE_KEYS, keys)
-            self._links.repair_copied()
+            self._links.repair()
             self._connection.run(RAISE_LAST_ID, last_id)
             self._connection.run_many(PAUSE, [(queue, True) for queue in paused])
             self._schedules.write([row.state for row in schedules])
@@ -200,6 +220,7 @@ class Transfer:
         )
         self._connection.run_many(IMPORT_REPORTS, [(job.id, *job.report) for job in jobs if any(job.report)])
         self._connection.run_many(IMPORT_SNOOZES, [(job.id, *job.snoozes) for job in jobs if job.snoozes is not None])
+        self._connection.run_many(IMPORT_LINKS, link_rows(jobs))
         for (state, queue, tier), n in counts_of(jobs).items():
             self._connection.counts.add(state, queue, tier, n)
 

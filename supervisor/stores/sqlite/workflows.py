@@ -140,20 +140,6 @@ LOST = f"""
       or ((select state from jobs where id = parent) >= {SUCCEEDED} and (on_failed != {WAIT} or {_IS_DONE})))
     limit {MAX_AT_ONCE})"""
 
-# A copied store has the jobs that have not ended, and those that have failed. A blocked job waits for these, and for a parent that was
-# left behind only if nothing else blocks it: the repair cancels it then.
-LINK_COPIED = f"""
-  insert into parents(child, parent, place, on_failed, link)
-  select jobs.id, it.value, it.key, case json_extract(text, '$.on_parent_failed')
-      when 'run' then {ON_FAILED["run"]} when 'wait' then {ON_FAILED["wait"]} else {ON_FAILED["cancel"]} end,
-    iif((select state from jobs as parent where parent.id = it.value) != {SUCCEEDED}, {WAITS}, {DONE})
-  from jobs cross join extras on extras.job_id = jobs.id cross join json_each(extras.text, '$.after') as it
-  where jobs.state = {BLOCKED} and json_valid(extras.text) on conflict do nothing"""
-WAIT_FOR_LEFT = f"""
-  update parents set link = {WAITS} where link = {DONE} and on_failed = {WAIT}
-    and not exists (select 1 from parents as other where other.link = {WAITS} and other.child = parents.child)
-    and not exists (select 1 from key_waiters where job_id = parents.child)"""
-
 
 class Workflows:
     """The links between children and parents. All calls are made inside the transaction that changes the jobs."""
@@ -243,11 +229,6 @@ class Workflows:
         free = self.resolve(self._connection.json(ENDED_PARENTS, batch))
         self._wait_again(packed(self._connection.json(STILL_BLOCKED, batch)))
         return free
-
-    def link_copied(self) -> None:
-        """Link the blocked jobs that were copied from another store with those of their parents that were copied too."""
-        self._connection.run(LINK_COPIED)
-        self._connection.run(WAIT_FOR_LEFT)
 
     def repair(self) -> list[int]:
         """Return the jobs that go on: they have waited in vain."""
