@@ -32,10 +32,11 @@ from supervisor.text.units import counted, format_duration
 
 COLUMNS = ("id", "handler", "queue", "state", "attempt", "due", "ended", "dead letter", "missing sinks", "last error")
 FIELDS = (
-    "id", "handler", "queue", "priority", "key", "on_failure", "unique", "group", "tags", "state", "attempt", "retries", "max_retries",
-    "snoozes", "dead_letter",
+    "id", "handler", "queue", "priority", "key", "on_failure", "unique", "unique_while", "group", "on_parent_failed", "tags", "state",
+    "attempt", "retries", "max_retries", "timeout", "backoff", "snoozes", "dead_letter",
 )  # fmt: skip
-TIMES = ("created_at", "due_at", "started_at", "finished_at")
+TIMES = ("created_at", "due_at", "expires_at", "started_at", "finished_at")
+AHEAD = frozenset({"due_at", "expires_at"})
 ERROR_FIELDS = ("signal", "exit_code", "peak_memory", "oom_suspected", "heartbeat_age", "host", "pid")
 ERROR_BLOCKS = ("traceback", "stack", "stderr")
 MAX_RELATIVES = 20  # parents, and children, in the tree of a workflow
@@ -52,9 +53,8 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         print_json(job)
         return
     fields = {name: job.get(name) for name in FIELDS} | {"snoozes": job["snoozes"] or None}
-    on_failure = job.get("on_failure")
-    fields |= {"tags": ", ".join(job.get("tags") or ()), "on_failure": None if on_failure == "pass" else on_failure}
-    times = {name: f"{job[name]}  ({(due if name == 'due_at' else ago)(job[name])})" for name in TIMES if job.get(name)}
+    fields |= _chosen(job)
+    times = {name: f"{job[name]}  ({(due if name in AHEAD else ago)(job[name])})" for name in TIMES if job.get(name)}
     waiting = current_context().mask(job.get("waiting_because") or "")
     missing = ", ".join(job["missing_sinks"])
     progress = job["progress"] and f"{progress_line(job['progress'])}  ({ago(job['progress']['at'])})"
@@ -72,6 +72,30 @@ def print_job(job: dict[str, Any], as_json: bool) -> None:
         print_heading(f"log of attempt {log['attempt']}")
         left_out = [f"... {counted(log['skipped'], 'line')} left out ..."] if log["skipped"] else []
         print_block(current_context().mask("\n".join([*left_out, *log["lines"]])))
+
+
+def _chosen(job: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return what the job has of its own as text; what is the default is None."""
+    while_, options = job.get("unique_while"), job.get("options") or {}
+    on_failure, on_parent_failed, timeout = job.get("on_failure"), job.get("on_parent_failed"), options.get("timeout")
+    backoff = {name: value for name, value in (options.get("backoff") or {}).items() if value is not None}
+    curve = (f"{name} {value if isinstance(value, str) else _curve(name, value)}" for name, value in backoff.items())
+    return {
+        "tags": ", ".join(job.get("tags") or ()),
+        "on_failure": None if on_failure == "pass" else on_failure,
+        "on_parent_failed": None if on_parent_failed == "cancel" else on_parent_failed,
+        "unique_while": None
+        if while_ == "unfinished"
+        else while_
+        if isinstance(while_, str | None)
+        else format_duration(while_),
+        "timeout": None if timeout is None else format_duration(timeout) if timeout else "none",
+        "backoff": ", ".join(curve),
+    }
+
+
+def _curve(name: str, value: float) -> str:
+    return f"{value:g}" if name == "factor" else format_duration(value)
 
 
 def print_relatives(job: Mapping[str, Any]) -> None:

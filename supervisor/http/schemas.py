@@ -51,11 +51,16 @@ FAILURE: Schema = {
 }  # fmt: skip
 PROGRESS = an_object(done=ANY, total=ANY, message=TEXT_OR_NULL, attempt=WHOLE, at=TIME_OR_NULL)
 RELATIVE = an_object(id=WHOLE, handler=TEXT_OR_NULL, state=TEXT_OR_NULL, waits=FLAG)
+TEXT_OR_SECONDS: Schema = {"anyOf": [TEXT, NUMBER, {"type": "null"}]}
+OPTIONS = an_object(
+    max_retries=WHOLE_OR_NULL, timeout=or_null(NUMBER),
+    backoff=or_null(an_object(base=NUMBER, factor=NUMBER, max=NUMBER, jitter={"anyOf": [TEXT, NUMBER]})),
+)  # fmt: skip
 JOB = an_object(
     id=WHOLE, handler=TEXT, payload=ANY, queue=TEXT, priority=WHOLE,
     state={"type": "string", "enum": [state.value for state in JobState]}, attempt=WHOLE, retries=COUNT,
-    max_retries=WHOLE_OR_NULL, due_at=TIME, created_at=TIME, started_at=TIME_OR_NULL, finished_at=TIME_OR_NULL, result=ANY,
-    headers=ANY, unique=TEXT_OR_NULL, key=TEXT_OR_NULL, on_failure=TEXT, group=TEXT_OR_NULL, after=listed(WHOLE), tags=TEXTS,
+    max_retries=WHOLE_OR_NULL, options=OPTIONS, due_at=TIME, created_at=TIME, started_at=TIME_OR_NULL, finished_at=TIME_OR_NULL, result=ANY,
+    headers=ANY, unique=TEXT_OR_NULL, unique_while=TEXT_OR_SECONDS, key=TEXT_OR_NULL, on_failure=TEXT, group=TEXT_OR_NULL, after=listed(WHOLE), on_parent_failed=TEXT, tags=TEXTS,
     parents=or_null(listed(RELATIVE)), children=or_null(listed(RELATIVE)),
     expires_at=TIME_OR_NULL, key_held_by=or_null(an_object(id=WHOLE, state=TEXT_OR_NULL, on_failure=TEXT_OR_NULL)), errors=listed(ref("Failure")), dead_letter=or_null({"enum": ["pending", "delivered"]}),
     missing_sinks=TEXTS, expired_count=COUNT, snoozes=COUNT, snoozed_until=TIME_OR_NULL, progress=or_null(ref("Progress")),

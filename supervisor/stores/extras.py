@@ -70,12 +70,15 @@ def extras_of(text: str | None) -> Extras:
 def shown_extras(text: str | None) -> Mapping[str, Any]:
     """Return the keys of a job's JSON that its extras give."""
     extras = extras_of(text)
+    how_long = extras.unique_while / 1_000_000 if isinstance(extras.unique_while, int) else extras.unique_while
     return {
         "unique": extras.unique,
+        "unique_while": None if extras.unique is None else how_long,
         "key": extras.key,
         "on_failure": extras.on_failure,
         "group": extras.group,
         "after": list(extras.after),
+        "on_parent_failed": extras.on_parent_failed,
         "tags": list(extras.tags),
     }
 

@@ -319,6 +319,13 @@ def overlaid(policy: Policy, options: str) -> Policy:
     return policy
 
 
+def own_options(options: str | None) -> dict[str, Any]:
+    """Return the options of `options_text` by name, in seconds; what the job does not have itself is None."""
+    max_retries, timeout, backoff = (None, None, None) if options is None else orjson.loads(options)
+    curve = None if backoff is None else Backoff(*backoff)._asdict()
+    return {"max_retries": max_retries, "timeout": timeout, "backoff": curve}
+
+
 def own_max_retries(options: str | None, policy: Policy | None) -> int | None:
     """The job's own limit, else that of the policy it was last claimed under, else None."""
     own: int | None = None if options is None else orjson.loads(options)[0]

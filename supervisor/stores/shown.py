@@ -11,6 +11,7 @@ from supervisor.jobs import JobState
 from supervisor.stores.codes import STATES
 from supervisor.stores.extras import extras_of, shown_extras
 from supervisor.stores.job_reports import shown_log, shown_progress
+from supervisor.stores.records import own_options
 from supervisor.stores.workflows import without_results
 from supervisor.text.strict_json import NotJSON, decode
 from supervisor.text.units import iso
@@ -57,6 +58,7 @@ class Shown(NamedTuple):
     key_holder: KeyHolder | None = None
     snoozes: int | None = None
     snoozed_until: int | None = None
+    options: str | None = None
 
 
 def job_dict(job: Shown) -> dict[str, Any]:
@@ -72,6 +74,7 @@ def job_dict(job: Shown) -> dict[str, Any]:
         "attempt": job.retries + 1,
         "retries": job.retries,
         "max_retries": job.max_retries,
+        "options": own_options(job.options),
         "due_at": iso(job.due_at),
         "created_at": iso(job.created_at),
         "started_at": iso(job.started_at),

@@ -34,6 +34,7 @@ NOT_ON_KAFKA = {
         "test_a_jobs_own_settings_are_laid_over_its_policy",
         "test_an_expired_lease_holds_all_that_recovery_needs",
         "test_max_retries_is_shown_once_it_is_known",
+        "test_what_a_job_has_of_its_own_is_shown",
     },
     "a record has no time at which it is due": {
         "test_a_delayed_job_waits_from_its_due_time",

@@ -49,7 +49,10 @@ def test_a_new_job_is_shown_with_all_its_keys(factory, store):
         "snoozed_until": None,
         "unique": None,
         "key": None,
+        "unique_while": None,
         "on_failure": "pass",
+        "on_parent_failed": "cancel",
+        "options": {"max_retries": None, "timeout": None, "backoff": None},
         "group": None,
         "after": [],
         "parents": [],
@@ -59,6 +62,20 @@ def test_a_new_job_is_shown_with_all_its_keys(factory, store):
         "key_held_by": None,
     }
     assert list(store.get(id))[:3] == ["id", "handler", "payload"]
+
+
+def test_what_a_job_has_of_its_own_is_shown(store):
+    its = {"timeout": 0.0, "max_retries": 7, "backoff": Backoff(1.0, 4.0, 60.0, "none")}
+    waits, day = (
+        Extras(unique=name, unique_while=how, on_parent_failed="run")
+        for name, how in (("a", "waiting"), ("b", 86_400_000_000))
+    )
+    ids = store.enqueue([EnqueueRow("mail", "{}", extras=waits, **its), EnqueueRow("mail", "{}", extras=day)])
+    first, second = map(store.get, ids)
+    backoff = {"base": 1.0, "factor": 4.0, "max": 60.0, "jitter": "none"}
+    assert first["options"] == {"max_retries": 7, "timeout": 0.0, "backoff": backoff}
+    assert (first["unique_while"], second["unique_while"]) == ("waiting", 86_400.0)
+    assert first["on_parent_failed"] == "run"
 
 
 def test_a_job_that_does_not_exist_is_none(store):

@@ -43,7 +43,7 @@ JOB_KEYS = {"id", "handler", "payload", "queue", "priority", "state", "attempt",
     "created_at", "started_at", "finished_at", "result", "headers", "errors", "dead_letter", "missing_sinks"}  | {"expired_count", "lease", "waiting_because", "progress", "log",
 }  # fmt: skip
 JOB_KEYS |= {"unique", "key", "group", "after", "tags", "expires_at", "key_held_by", "parents", "children"}
-JOB_KEYS |= {"on_failure"}
+JOB_KEYS |= {"on_failure", "on_parent_failed", "unique_while", "options"}
 LEASES = {"in_flight", "lease_until"}
 QUEUE_KEYS = {
     "queue",

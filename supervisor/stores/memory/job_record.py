@@ -92,11 +92,12 @@ class JobRecord:
         return (self.row.extras or NO_EXTRAS).on_failure
 
     def shown(self, key_holder: KeyHolder | None = None) -> dict[str, Any]:
-        row, most = self.row, own_max_retries(options_text(self.row), self.policy)
+        row, options = self.row, options_text(self.row)
+        most = own_max_retries(options, self.policy)
         return job_dict(Shown(
             self.id, row.handler, row.payload, row.queue, row.priority, self.state.value, self.retries, most, self.due_at,
             self.created_at, self.started_at, self.finished_at, self.result, row.headers, self.errors, self.dead_letter_state,
             self.missing_sinks, self.expired_count, self.owner, self.lease_until, self.progress, self.progress_at, self.log,
             None if row.extras is None else extras_text(row.extras), self.expires_at, key_holder,
-            self.snoozes, self.snoozed_until,
+            self.snoozes, self.snoozed_until, options,
         ))  # fmt: skip

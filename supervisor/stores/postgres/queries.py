@@ -272,5 +272,5 @@ def _shown(row: Sequence[Any], errors: Mapping[int, Sequence[Mapping[str, Any]]]
     known = (id, handler, payload, queue, priority, STATES[state].value, retries, most, *rest)
     missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
     dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-    reports = (progress, at, log, extras, expires_at, key_holder(holder), n, end)
+    reports = (progress, at, log, extras, expires_at, key_holder(holder), n, end, options)
     return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, *reports))

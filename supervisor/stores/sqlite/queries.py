@@ -237,7 +237,7 @@ class Queries:
         known = (id, handler, payload, queue, priority, shown, retries, most, *rest)
         missing = missing_sinks(owed, accepted) if dead_letter == PENDING else ()
         dead_letter = DEAD_LETTERS[dead_letter or WITHDRAWN]
-        reports = (progress, at, log, extras, expires_at, key_holder(holder), n, end)
+        reports = (progress, at, log, extras, expires_at, key_holder(holder), n, end, options)
         return Shown._make((*known, errors.get(id, ()), dead_letter, missing, expired, owner, until, *reports))
 
     def _with_relatives(self, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:

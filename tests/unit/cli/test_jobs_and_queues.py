@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.conftest import Call, write
+from tests.unit.cli.conftest import Answer, Call, write
 
 
 def test_a_command_without_a_store_names_the_commands_that_create_it(call: Call, tmp_path: Path) -> None:
@@ -61,6 +61,29 @@ def test_what_relates_a_job_to_others_is_shown_if_it_is_set(call: Call) -> None:
     ]  # fmt: skip
     assert not {*keys} & {line.split()[0] for line in call("jobs", "show", 2).lines}
     assert [call("jobs", "show", id, "--json").json["on_failure"] for id in (1, 2)] == ["hold", "pass"]
+
+
+def fields_of(answer: Answer) -> dict[str, str]:
+    return {name: value.strip() for name, _, value in (line.partition(" ") for line in answer.lines)}
+
+
+def test_the_options_of_a_job_and_its_end_are_shown_if_they_are_set(call: Call) -> None:
+    options = "--unique day --unique-while 1d --timeout 5s --max-retries 2 --expires 10m"
+    call("enqueue", "book", *options.split())
+    call("enqueue", "book")
+    call("enqueue", "book", "--after", "1", "--on-parent-failed", "wait")
+    shown = fields_of(call("jobs", "show", 1))
+    assert (shown["unique_while"], shown["timeout"], shown["max_retries"]) == ("1d", "5s", "2")
+    assert shown["expires_at"].endswith(("(in 10m)", "(in 9m 59s)"))
+    assert not {"unique_while", "timeout", "backoff", "expires_at", "on_parent_failed"} & {
+        line.split()[0] for line in call("jobs", "show", 2).lines
+    }
+    line = {"handler": "book", "timeout": "none", "backoff": {"base": "1s", "factor": 3, "max": "1m", "jitter": "none"}}
+    write("jobs.jsonl", json.dumps(line))
+    call("enqueue", "--file", "jobs.jsonl")
+    shown = fields_of(call("jobs", "show", 4))
+    assert (shown["timeout"], shown["backoff"]) == ("none", "base 1s, factor 3, max 1m, jitter none")
+    assert ["on_parent_failed", "wait"] in [line.split() for line in call("jobs", "show", 3).lines]
 
 
 def test_status_shows_queues_and_supervisors(call: Call) -> None:
