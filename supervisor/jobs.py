@@ -164,7 +164,7 @@ class Job:
 
     @property
     def failed_parents(self) -> list[int]:
-        """The jobs of `parent_ids` that failed for good or were cancelled."""
+        """The jobs of `parent_ids` that failed for good, were cancelled or were deleted."""
         return list(parents.given_in(self.headers).get("failed", ()))
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:

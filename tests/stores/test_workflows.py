@@ -164,6 +164,19 @@ def test_a_parent_that_is_deleted_is_waited_for_no_longer(store, on_parent_faile
         assert cause(store, c) == f"its parent, job {a}, was deleted"
 
 
+def test_a_job_is_given_no_results_of_parents_that_were_deleted(store):
+    """Whether they had ended or not, and whether another parent ends later."""
+    waits, done, failed, last = jobs(store, 4)
+    one, all_of_them = child(store, [waits], "run"), child(store, [waits, done, failed, last], "run")
+    run(store, done, result="1")
+    run(store, failed, dead)
+    store.delete([waits, done, failed], force=True)
+    assert given(store, one) == {"ids": [waits], "failed": [waits], "results": [None]}
+    run(store, last, result="2")
+    gone = [waits, done, failed]
+    assert given(store, all_of_them) == {"ids": [*gone, last], "failed": gone, "results": [None, None, None, "2"]}
+
+
 def test_a_failed_parent_that_is_deleted_can_not_be_waited_for(store):
     (a,) = jobs(store, 1)
     c = child(store, [a], "wait")

@@ -155,7 +155,10 @@ class Workflows:
         """Give the job the results of its parents with its headers."""
         if not job.links:
             return
-        parents = [self._state.jobs[id] for id in job.links if id in self._state.jobs]
-        given = [(parent.id, parent.state is JobState.SUCCEEDED, parent.result) for parent in parents]
+        parents = {id: self._state.jobs.get(id) for id in job.links}
+        given = [
+            (id, False, None) if parent is None else (id, parent.state is JobState.SUCCEEDED, parent.result)
+            for id, parent in parents.items()
+        ]
         size = sum(len(result.encode()) for _, _, result in given if result is not None)
         self._state.change(job, row=job.row._replace(headers=with_results(job.row.headers, given, size)))

@@ -80,9 +80,9 @@ _HEADERS_WITH = f"""create function {{s}}.headers_with(headers text, parents jso
 _GIVE_RESULTS = f"""create function {{s}}.give_results(ids bigint[]) returns void {_HEAD}
   begin
     with its as (
-        select parents.child, parents.place, jobs.id, jobs.state, jobs.result,
+        select parents.child, parents.place, parents.parent as id, coalesce(jobs.state, {CANCELLED}) as state, jobs.result,
           coalesce(sum(octet_length(jobs.result)) over (partition by parents.child), 0) as size
-        from {{s}}.parents join {{s}}.jobs on jobs.id = parents.parent where parents.child = any(ids)),
+        from {{s}}.parents left join {{s}}.jobs on jobs.id = parents.parent where parents.child = any(ids)),
       given as (
         select child, jsonb_build_object('ids', jsonb_agg(id order by place),
           'failed', coalesce(jsonb_agg(id order by place) filter (where state <> {SUCCEEDED}), '[]'))

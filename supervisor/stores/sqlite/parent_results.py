@@ -18,12 +18,12 @@ OWN_TEXTS = Select(
 RESULTS = Select(
     "id, succeeded, result, size",
     f"""from (
-      select jobs.id, jobs.state = {SUCCEEDED} as succeeded, size,
+      select parents.parent as id, (jobs.state is {SUCCEEDED}) as succeeded, size,
         iif(size > {MAX_RESULTS}, null, cast(result as text)) as result
       from (
         select coalesce(sum(length(cast(result as blob))), 0) as size from parents cross join jobs on jobs.id = parents.parent
         where child = ?1)
-        cross join parents on parents.child = ?1 cross join jobs on jobs.id = parents.parent
+        cross join parents on parents.child = ?1 left join jobs on jobs.id = parents.parent
       order by place)""",
 )
 SET_INLINE = "update jobs set headers = ?2 where id = ?1"
