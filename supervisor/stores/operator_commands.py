@@ -59,8 +59,8 @@ class OperatorChanges(Protocol):
         """Remove the positions of groups that no longer count, of `limit` groups at most."""
 
     def find_past(self, state: int, age: int, after: Place, until: Place, limit: int) -> Sequence[int]:
-        """Return ids of such jobs between these places, without jobs with a pending dead letter, parents that blocked jobs need, and failed
-        jobs that hold their keys."""
+        """Return ids of such jobs between these places, without jobs with a pending dead letter, failed jobs that hold their keys, and parents
+        of jobs that are blocked, have failed, or were cancelled because of a parent: these get their results, now or after a redrive."""
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
         """Return the jobs that exist among `ids`; nobody else can change them before this transaction ends."""

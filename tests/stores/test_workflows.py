@@ -473,6 +473,26 @@ def test_a_parent_is_not_pruned_while_a_job_waits_that_needs_its_result(factory,
     assert store.get(a) is None
 
 
+def test_a_parent_is_not_pruned_while_a_redrive_may_need_its_result(factory, store):
+    a, b = jobs(store, 2)
+    c = child(store, [a])
+    d = child(store, [a, b])
+    run(store, a, result="1")
+    run(store, b, dead, dead_letter=False)
+    run(store, c, dead, dead_letter=False)
+    assert states(store, [a, b, c, d]) == ["succeeded", "failed", "failed", "cancelled"]
+    factory.clock.step(5 * 86_400)
+    assert store.prune(RetentionSettings(), 100) == 0
+    store.retry([b, c])
+    assert given(store, c)["results"] == ["1"]
+    run(store, c)
+    run(store, b, result="2")
+    assert given(store, d)["results"] == ["1", "2"]
+    run(store, d)
+    factory.clock.step(5 * 86_400)
+    assert store.prune(RetentionSettings(), 100) == 4
+
+
 def test_a_failed_parent_is_not_pruned_while_a_job_waits_for_it(factory, store):
     (a,) = jobs(store, 1)
     c = child(store, [a], "wait")

@@ -15,6 +15,7 @@ from supervisor.stores.memory.unique import UniqueKeys
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks, sinks_of
+from supervisor.stores.workflows import CANCELLED_BY
 
 
 class OperatorChanges:
@@ -66,8 +67,7 @@ class OperatorChanges:
         return [job.id for job in past[:limit]]
 
     def _is_waited_for(self, job: JobRecord) -> bool:
-        children = self._state.children.get(job.id, ())
-        return any(self._state.jobs[child].state is JobState.BLOCKED for child in children)
+        return any(_may_need_parents(self._state.jobs[child]) for child in self._state.children.get(job.id, ()))
 
     def find_targets(self, ids: Sequence[int]) -> list[Target]:
         return [
@@ -134,3 +134,9 @@ class OperatorChanges:
 
     def _jobs(self, ids: Sequence[int]) -> list[JobRecord]:
         return [self._state.jobs[id] for id in ids]
+
+
+def _may_need_parents(job: JobRecord) -> bool:
+    """Return whether the job waits, or is to get the results of its parents if it or one of them is run again."""
+    was_cancelled = job.state is JobState.CANCELLED and CANCELLED_BY in job.links.values()
+    return job.state in (JobState.BLOCKED, JobState.FAILED) or was_cancelled

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, PENDING, READY, STATES, SUCCEEDED, WITHDRAWN
+from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, FAILED, PENDING, READY, STATES, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import Target
 from supervisor.stores.postgres.connection import NOW, Connection, array
 from supervisor.stores.postgres.counts import Counts
@@ -19,6 +19,7 @@ from supervisor.stores.postgres.snoozes import Snoozes
 from supervisor.stores.postgres.unique import UniqueKeys
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
+from supervisor.stores.workflows import CANCELLED_BY
 
 # It runs after LOCK_JOBS, as a separate statement: a settle that was waited for may have made a dead letter.
 TARGETS = """
@@ -35,7 +36,8 @@ PAST = f"""
     and not exists (select 1 from {{s}}.dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
     and not exists (
       select from {{s}}.parents join {{s}}.jobs as child on child.id = parents.child
-      where parents.parent = jobs.id and child.state = {BLOCKED})
+      where parents.parent = jobs.id and (child.state in ({BLOCKED}, {FAILED}) or (child.state = {CANCELLED} and exists (
+        select from {{s}}.parents as cause where cause.child = parents.child and cause.link = {CANCELLED_BY}))))
     and not exists (select from {{s}}.key_holders where key_holders.job_id = jobs.id)
   order by finished_at, id limit $7 for update skip locked"""
 

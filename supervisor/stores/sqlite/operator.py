@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, PENDING, READY, SUCCEEDED, WITHDRAWN
+from supervisor.stores.codes import BLOCKED, CANCELLED, DELIVERED, FAILED, PENDING, READY, SUCCEEDED, WITHDRAWN
 from supervisor.stores.operator_commands import BEHIND_ALL, Target
 from supervisor.stores.records import Place
 from supervisor.stores.sinks import Sinks
@@ -16,6 +16,7 @@ from supervisor.stores.sqlite.queue import next_age
 from supervisor.stores.sqlite.schema import SINK_LISTS
 from supervisor.stores.sqlite.snoozes import Snoozes
 from supervisor.stores.sqlite.unique import UniqueKeys
+from supervisor.stores.workflows import CANCELLED_BY
 
 TARGETS = Select(
     "jobs.id, jobs.state, queue, tier, dead_letters.state",
@@ -35,7 +36,8 @@ PAST = f"""
     select id {_ENDED} and not exists (select 1 from dead_letters where job_id = jobs.id and dead_letters.state = {PENDING})
       and not exists (
         select 1 from parents cross join jobs as child on child.id = parents.child
-        where parents.parent = jobs.id and child.state = {BLOCKED})
+        where parents.parent = jobs.id and (child.state in ({BLOCKED}, {FAILED}) or (child.state = {CANCELLED} and exists (
+          select 1 from parents as cause where cause.child = parents.child and cause.link = {CANCELLED_BY}))))
       and not exists (select 1 from key_holders where key_holders.job_id = jobs.id)
     order by finished_at, id limit ?)"""
 
