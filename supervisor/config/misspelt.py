@@ -33,7 +33,7 @@ def unknown_handlers(settings: Settings, handlers: Collection[str]) -> list[str]
 
 def doubtful_queues(settings: Settings) -> list[str]:
     """Return a warning for each queue of a handler that is not served here, and for each queue that one key alone names and that
-    is similar to a queue of other keys. Jobs may be enqueued in queues that the config does not name, so others are not reported."""
+    is similar to a queue of other keys, or to one that is served. Jobs may be enqueued in queues that the config does not name, so others are not reported."""
     file = _file(settings)
     served = settings.workers.queues or frozenset()
     of_handlers = {name: handler.queue for name, handler in settings.handlers.items() if handler.queue}
@@ -62,7 +62,11 @@ def doubtful_queues(settings: Settings) -> list[str]:
         *(
             f"{file}: queues.{queue}: no other key names this queue{hint}"
             for queue in only_configured
-            if (hint := _hint(queue, {DEFAULT_QUEUE, *routed, *of_groups} - configured))
+            if (
+                hint := _hint(
+                    queue, ({DEFAULT_QUEUE, *routed, *of_groups} - configured) | (served & (configured | routed))
+                )
+            )
         ),
     ]
 

@@ -33,6 +33,10 @@ def settings_of(
         ),
         (settings_of(None, ["defualt"]), ["queues.defualt: no other key names this queue, did you mean 'default'?"]),
         (
+            settings_of({"mail"}, ["mail", "mial"]),
+            ["queues.mial: no other key names this queue, did you mean 'mail'?"],
+        ),
+        (
             settings_of({"mail"}, (), {"mail": "maill"}),
             ["handlers.mail.queue: no worker here serves queue 'maill', did you mean 'mail'?"],
         ),
