@@ -12,7 +12,7 @@ from supervisor.stores.extras import MAX_PARENTS, NO_EXTRAS, UNFINISHED, WAITING
 from supervisor.stores.records import microseconds
 from supervisor.text.names import NAME, is_name
 from supervisor.text.strict_json import MAX_INTEGER
-from supervisor.text.units import parse_duration
+from supervisor.text.units import TooLong, parse_duration
 
 CHOICES = {
     "on_conflict": ("skip", "replace", "reject"),
@@ -61,6 +61,8 @@ def _while(key: str, value: Any) -> str | int:
         return str(value)
     try:
         return microseconds(parse_duration(value))
+    except TooLong as error:
+        raise InvalidJob(f"{key}: {error}") from None
     except (TypeError, ValueError):
         wrong(key, f"{WAITING}, {UNFINISHED} or a time such as 10m", value)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from supervisor.config.section import Kind, Place, is_none
 from supervisor.text.names import NAME, is_name
-from supervisor.text.units import DURATION, SIZE, format_duration, parse_duration, parse_size
+from supervisor.text.units import DURATION, SIZE, TOO_LONG, TooLong, format_duration, parse_duration, parse_size
 
 T = TypeVar("T")
 
@@ -93,6 +93,8 @@ def _measured(parse: Callable[..., T], expected: str, example: str, none: str = 
             raise ValueError(f"expected {expected}{none}; a number needs a unit: write {example}")
         try:
             return parse(value)
+        except TooLong:
+            raise ValueError(f"{TOO_LONG}{none}") from None
         except (ValueError, TypeError):
             raise ValueError(f"expected {expected}{none}") from None
 

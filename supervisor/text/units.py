@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 MAX_SECONDS = 36_500 * 86_400.0
+TOO_LONG = "expected a duration of at most 36500d"
 DURATION = "a duration such as 500ms, 30s, 5m, 2h or 1d"
 MOMENT = "a time with a zone, such as 2026-11-30T10:00:00Z, or how long ago, such as 15m, 2h or 1d"
 SIZE = "a size such as 64KB, 1MB or 2GB"
@@ -18,12 +19,19 @@ _BYTES = {"B": 1, "KB": 10**3, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 _NUMBER_AND_UNIT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([A-Za-z]+)")
 
 
+class TooLong(ValueError):
+    """A duration above the longest one."""
+
+
 def parse_duration(value: str | float, *, zero: bool = False) -> float:
     """Return the seconds of text such as "500ms", or of a number of seconds.
 
-    Raises ValueError unless the duration is at most a century and above zero (or zero, if `zero` is true).
+    Raises ValueError unless the duration is at most a century and above zero (or zero, if `zero` is true); it is TooLong if only that is
+    wrong.
     """
     seconds = _amount(value, _SECONDS) if isinstance(value, str) else _number(value)
+    if seconds is not None and seconds > MAX_SECONDS:
+        raise TooLong(f"{TOO_LONG}, got {value!r:.80}")
     if seconds is None or not (0 <= seconds <= MAX_SECONDS) or (seconds == 0 and not zero):
         raise ValueError(f"expected {DURATION}, got {value!r}")
     return seconds
