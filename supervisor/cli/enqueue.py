@@ -19,7 +19,7 @@ from supervisor.client.named_jobs import NamedJobs
 from supervisor.client.new_jobs import BatchBuilder, enqueue_row
 from supervisor.config.misspelt import named_queues
 from supervisor.config.settings import Settings
-from supervisor.errors import InvalidJob, StoreMissing
+from supervisor.errors import InvalidJob, JobExists, NoSuchParent, StoreMissing
 from supervisor.stores.extras import ExistingId
 from supervisor.stores.opening import is_postgres
 from supervisor.stores.records import EnqueueBatch, EnqueueRow
@@ -202,8 +202,24 @@ def _enqueue(settings: Settings, rows: EnqueueBatch, force: bool, lines: Lines =
         ids = use_store(settings, lambda store: store.enqueue(rows), create=not is_postgres(settings.store))
     except StoreMissing as missing:  # it may have been dropped, or the URL may be that of another database
         raise UserMistake(f"{missing}: nothing was enqueued; supervisor run makes a new store there") from None
+    except (NoSuchParent, JobExists) as error:
+        raise UserMistake(f"{lines.prefix_of(_refused_row(settings, rows, error))}{error}") from None
     _warn_of_unnamed_queues(settings, rows)
     return ids
+
+
+def _refused_row(settings: Settings, rows: EnqueueBatch, error: NoSuchParent | JobExists) -> int | None:
+    """Return the index of the row that the store has refused, if it can be found."""
+    extras = [(index, row.extras) for index, row in enumerate(rows) if row.extras is not None]
+    if isinstance(error, JobExists):
+        id, same = error.id, [index for index, its in extras if its.unique == error.key]
+        is_there = id is not None and use_store(settings, lambda store: None not in store.counts_by_state([id]))
+        return next(iter(same if is_there else same[1:]), None)
+    after = [(index, [id for id in its.after if id > 0]) for index, its in extras if its.after]
+    return use_store(
+        settings,
+        lambda store: next((index for index, ids in after if None in store.counts_by_state(ids)), None),
+    )
 
 
 def _warn_of_unnamed_queues(settings: Settings, rows: EnqueueBatch) -> None:

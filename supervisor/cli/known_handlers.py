@@ -28,6 +28,9 @@ class Lines(NamedTuple):
         """Return `file:line: ` for a row, and nothing if the rows come from no file."""
         return f"{self.file}:{self.numbers[index]}: " if self.numbers else ""
 
+    def prefix_of(self, index: int | None) -> str:
+        return "" if index is None else self.prefix(index)
+
 
 NO_LINES = Lines("", ())
 

@@ -305,11 +305,23 @@ def test_lines_of_a_file_name_the_jobs_that_they_wait_for(call: Call) -> None:
             ":2: name: an earlier line has the name 'a' too",
         ),
         ('{"handler": "a", "name": 7}', ":1: name: expected"),
-        ('{"handler": "a", "after": [99]}', "after: there is no job 99"),
+        (
+            '{"handler": "a", "after": [1]}\n\n{"handler": "a", "after": [1, 99]}',
+            "jobs.jsonl:3: after: there is no job 99",
+        ),
+        (
+            '{"handler": "a"}\n{"handler": "a", "unique": "x", "on_conflict": "reject"}\n'
+            '{"handler": "a", "unique": "x", "on_conflict": "reject"}',
+            "jobs.jsonl:3: ",
+        ),
+        (
+            '{"handler": "a", "unique": "y"}\n{"handler": "a", "unique": "before", "on_conflict": "reject"}',
+            "jobs.jsonl:2: job 1 has the unique key 'before'",
+        ),
     ],
 )
 def test_wrong_names_in_a_file_are_refused(call: Call, lines: str, error: str) -> None:
-    call("enqueue", "before")
+    call("enqueue", "before", "--unique", "before")
     write("jobs.jsonl", lines)
     answer = call("enqueue", "--file", "jobs.jsonl", "--force")
     assert answer.code == 2
