@@ -114,6 +114,7 @@ class Coordinator:
         if notification_fd is not None:
             self._loop.add_reader(notification_fd, self.store_notified)
         self.self_report.limits_reached = self.fetcher.limits_reached
+        self.self_report.limits_reached_until = self.fetcher.limits_reached_until
         self.lease_keeper.start()
         self.watchdog.start()
         self.limit_watch.watch(self.settings.workers)

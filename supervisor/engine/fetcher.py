@@ -48,6 +48,7 @@ class Claimed(NamedTuple):
     again: bool = False  # there may be jobs that this claim has not reached
     depths: Mapping[str, Waiting] | None = None  # if limits hold jobs back, all that are ready: `waiting` lacks those
     limits_reached: Mapping[str, str] = MappingProxyType({})
+    limits_reached_until: Mapping[str, int] = MappingProxyType({})
 
     @property
     def left_by_limits(self) -> bool:
@@ -123,7 +124,7 @@ class Claim:
             due = self._now() + wait if due is None else min(due, self._now() + wait)
         return seen._replace(
             leases=leases, waiting=left, due=due, missed=claim.busy or in_vain, again=claim.more, depths=seen.waiting,
-            limits_reached=allowance.reached,
+            limits_reached=allowance.reached, limits_reached_until=allowance.reached_until,
         )  # fmt: skip
 
 
@@ -207,6 +208,7 @@ class Fetcher:
         self._pump_scheduled = False
         self._not_dispatching_since: float | None = None
         self.limits_reached: dict[str, str] = {}
+        self.limits_reached_until: dict[str, int] = {}
         """The limits that allowed no claim at the last one, and why."""
         self.claimed_at: float | None = None
         """When the store last answered a claim, by the loop's clock."""
@@ -325,6 +327,8 @@ class Fetcher:
         claimed, self.claimed_at = future.result(), self._loop.time()
         self.limits_reached.clear()
         self.limits_reached.update(claimed.limits_reached)
+        self.limits_reached_until.clear()
+        self.limits_reached_until.update(claimed.limits_reached_until)
         if claimed.again:
             self._view.notified()
         self._note_left_in_store(claimed)

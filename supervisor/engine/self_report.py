@@ -20,6 +20,7 @@ from supervisor.stores.problems import Problem
 from supervisor.stores.protocol import Reports
 from supervisor.text.printable import printable
 from supervisor.text.redaction import Mask
+from supervisor.text.units import iso
 from supervisor.workers.interface import where_it_hangs
 from supervisor.workers.pool import Pool
 from supervisor.workers.slot import WorkerSlot
@@ -53,6 +54,7 @@ class SelfReport:
     """The last error of each sink that refuses dead letters; the publisher keeps it."""
     limits_reached: Mapping[str, str] = field(default_factory=dict)
     """The limits that allowed no claim at the last one, and why; the fetcher keeps it."""
+    limits_reached_until: Mapping[str, int] = field(default_factory=dict)
     schedules: Callable[[], Iterable[str]] = tuple
     """Returns the names of the schedules that fire here."""
     store: Reports | None = None
@@ -149,7 +151,13 @@ class SelfReport:
         found += [("groups", it, settings.queues[it].group_limit, name_of_groups(it)) for it in limits.groups]
         found += [("handler", it, settings.handlers[it].limit, name_of_handler(it)) for it in limits.handlers]
         return [
-            {"of": of, "name": name, "limit": limit.text, "reached": self.limits_reached.get(limit_name)}
+            {
+                "of": of,
+                "name": name,
+                "limit": limit.text,
+                "reached": self.limits_reached.get(limit_name),
+                "until": iso(self.limits_reached_until.get(limit_name)),
+            }
             for of, name, limit, limit_name in found[:MAX_LIMITS]
             if limit is not None
         ]

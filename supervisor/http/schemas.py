@@ -90,7 +90,7 @@ PARTITION = an_object(
     topic=TEXT, partition=COUNT, committed=or_null(COUNT), lag=or_null(COUNT), undone=or_null(COUNT), oldest=or_null(COUNT),
     job_id=WHOLE_OR_NULL, held_for=or_null(NUMBER),
 )  # fmt: skip
-LIMIT = an_object(of=TEXT, name=TEXT, limit=TEXT, reached=TEXT_OR_NULL)
+LIMIT = an_object(of=TEXT, name=TEXT, limit=TEXT, reached=TEXT_OR_NULL, until=TIME_OR_NULL)
 SUPERVISOR = an_object(
     owner=TEXT, host=TEXT, pid=WHOLE, state=TEXT, seen_at=TIME, in_flight=COUNT, lease_until=TIME_OR_NULL,
     workers=listed(ref("Worker")), sinks=TEXTS, queues=or_null(TEXTS), handlers=or_null(TEXTS), async_handlers=TEXTS, schedules=TEXTS,

@@ -156,6 +156,10 @@ def limit_of_line(line: Line) -> str:
     return name_of_group(queue, name.removeprefix(GROUP)) if name.startswith(GROUP) else name
 
 
+LONG_WAIT = 10_000_000
+"""Microseconds: the end of a longer wait is shown."""
+
+
 class Allowance:
     """The jobs that limits allow to be claimed, as seen before a claim. `free` is the number of jobs that may be claimed by the name of each limit,
     `reached` why it is 0, and `lines` the number of jobs that were held back and may be claimed now. `next_claim` is the seconds
@@ -167,10 +171,12 @@ class Allowance:
         self.reached: dict[str, str] = {}
         self.lines: dict[Line, int] = {}
         self._waits: dict[str, int] = {}
+        self._now = now
         for name, limit in limits.named.items():
             self.note(name, uses.get(name, Use()), limit, now)
 
     def note(self, name: str, use: Use, limit: Limit, now: int) -> None:
+        self._now = now
         self.free[name], _ = left(use, limit, now)
         self.reached.pop(name, None)
         self._waits.pop(name, None)
@@ -182,6 +188,11 @@ class Allowance:
     @property
     def next_claim(self) -> float | None:
         return min(self._waits.values()) / 1e6 if self._waits else None
+
+    @property
+    def reached_until(self) -> Mapping[str, int]:
+        """By the name of a limit: when its rate allows another claim, in microseconds since the epoch, if that takes a while."""
+        return {name: self._now + wait for name, wait in self._waits.items() if wait >= LONG_WAIT}
 
     def note_groups(self, queue: str, reason: str, wait: int) -> None:
         """Note that groups of the queue have reached their limit, and when the first of them may go on if that is known."""

@@ -128,7 +128,7 @@ def lacks_handler(handler: str, claimer: Row) -> Problem:
     )
 
 
-def limit_of(job: Row, supervisors: Sequence[Row], reached: bool = False) -> str | None:
+def limit_of(job: Row, supervisors: Sequence[Row], present: Present, reached: bool = False) -> str | None:
     """Return for which limit a job waits: one of its queue or handler that is `reached` as these supervisors know, or any of its
     handler or group."""
     names = [("handler", job["handler"]), ("queue", job["queue"]) if reached else ("groups", job["queue"])]
@@ -139,10 +139,20 @@ def limit_of(job: Row, supervisors: Sequence[Row], reached: bool = False) -> str
     if limit is None:
         return None
     of, name, text = limit["of"], limit["name"], limit["limit"]
-    does = "no more may be claimed now" if limit["reached"] == "rate" else "no more may run now"
+    does = _until(limit, present) if limit["reached"] == "rate" else "no more may run now"
     if of == "groups":
         return f"group {job['group']} has the limit {text}, as each in queue {name}, and {does}: wait, or raise queues.{name}.group_limit"
     return f"{of} {name} has the limit {text}, and {does}: wait, or raise {of}s.{name}.limit"
+
+
+def _until(limit: Row, present: Present) -> str:
+    """Return until when the rate of the limit allows no claim, if the supervisor has announced it."""
+    until = limit.get("until")
+    left = present.until(until) if until else 0.0
+    if left <= 0:
+        return "no more may be claimed now"
+    some = " in some groups" if limit["of"] == "groups" else ""
+    return f"no more may be claimed{some} for {format_duration(left)}, until {until}"
 
 
 def problems(status: Row, configured: Container[str] = ()) -> list[Problem]:

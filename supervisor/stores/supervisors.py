@@ -22,7 +22,7 @@ ABOUT: Mapping[str, Any] = {
     "spent_budgets": [],  # queues whose budget of retries is used up
     "failing_sinks": {},  # the last error of each sink that does not accept dead letters
     "partitions": [],  # of a Kafka store, that the group has given to it
-    "limits": [],  # of queues and handlers: `of` which, `name`, `limit` as text, and if it is `reached`, by "running" or "rate"
+    "limits": [],  # of queues and handlers: `of` which, `name`, `limit` as text, if it is `reached`, by "running" or "rate", and `until` when
     "runs_alone": None,  # the id of the suspect beside which no other job may start now
 }
 """The facts that a supervisor announces of itself, with the value of each until then."""

@@ -70,7 +70,7 @@ def _waits_for_others(job: Row, status: Row, present: Present) -> str:
         return parents
     key, holder = job["key"], job["key_held_by"]
     if holder is None or holder["id"] == job["id"]:
-        if (limit := _blocked(job, status, present) or limit_of(job, present.live)) is not None:
+        if (limit := _blocked(job, status, present) or limit_of(job, present.live, present)) is not None:
             return limit
         return "the job that it has waited for has ended, or a limit has been removed: wait a moment"
     id, state = holder["id"], holder["state"]
@@ -180,7 +180,7 @@ def _ready(job: Row, status: Row, present: Present) -> str:
             f"{name_of(able[0])} starts no other job beside job {able[0]['runs_alone']}, which may have ended supervisors, "
             "until that has ended or has run for some time: wait, or cancel that job if it is what ends supervisors"
         )
-    if (limit := limit_of(job, able, reached=True)) is not None:
+    if (limit := limit_of(job, able, present, reached=True)) is not None:
         return limit
     queue = job["queue"]
     waiting = next(

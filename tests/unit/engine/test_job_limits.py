@@ -8,6 +8,7 @@ import pytest
 
 from supervisor.jobs import JobState
 from supervisor.stores.extras import Extras
+from supervisor.text.units import microseconds_of_iso
 from tests.unit.virtual import Virtual
 
 LIMITS = pytest.mark.parametrize("limit", [{"running": 100}, {"rate": "100/1s"}])
@@ -87,6 +88,16 @@ def test_the_limit_of_a_queue_holds_no_blocked_jobs_back() -> None:
     assert here.engine.fetcher.limits_reached == {"queue default": "running"}
     assert [it["reached"] for it in here.engine.self_report.about()["limits"]] == ["running"]
     assert not here.engine.self_report.limits_hold_back()
+
+
+def test_the_end_of_a_long_wait_for_a_rate_is_announced() -> None:
+    here = Virtual(queues={"default": {"limit": {"rate": "1/1h"}}})
+    here.enqueue("work", "work")
+    here.serve()
+    (limit,) = here.engine.self_report.about()["limits"]
+    assert limit["reached"] == "rate"
+    wait = microseconds_of_iso(limit["until"]) / 1e6 - here.wall()
+    assert 3590 < wait <= 3600
 
 
 @pytest.mark.parametrize(

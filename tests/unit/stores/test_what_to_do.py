@@ -83,6 +83,23 @@ def test_the_limit_that_a_job_waits_for_is_named(of: str, state: str, reached: s
     assert (waiting_because(job(state, group="g"), known) or "").startswith(found)
 
 
+@pytest.mark.parametrize(
+    ("until", "found"),
+    [
+        (
+            "2026-01-01T00:42:00+00:00",
+            "no more may be claimed for 42m, until 2026-01-01T00:42:00+00:00: wait, or raise",
+        ),
+        ("2025-12-31T23:59:59+00:00", "no more may be claimed now: wait, or raise"),
+    ],
+)
+def test_the_time_until_which_a_rate_allows_no_claim_is_named(until: str, found: str) -> None:
+    known = status([], paused=False)
+    (row,) = known["supervisors"]
+    row["limits"] = [{"of": "handler", "name": "work", "limit": "3/1h", "reached": "rate", "until": until}]
+    assert waiting_because(job("blocked"), known) == f"handler work has the limit 3/1h, and {found} handlers.work.limit"
+
+
 def test_a_job_that_has_its_own_key_waits_for_a_limit() -> None:
     known = status([], paused=False)
     (row,) = known["supervisors"]
