@@ -90,6 +90,7 @@ class ModelJob:
             "id": self.id, "handler": self.row.handler, "payload": orjson.loads(self.row.payload),
             "queue": self.row.queue, "priority": self.row.priority, "state": self.state.value,
             "attempt": self.retries + 1, "retries": self.retries, "max_retries": max_retries,
+            "options": {"max_retries": self.row.max_retries, "timeout": self.row.timeout, "backoff": None},
             "due_at": iso(self.due_at), "created_at": iso(self.created_at), "started_at": iso(self.started_at),
             "finished_at": iso(self.finished_at), "result": self.result and orjson.loads(self.result), "headers": {},
             "errors": self.errors, "dead_letter": self.dead_letter_state,

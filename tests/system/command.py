@@ -233,10 +233,8 @@ class Command:
 
     def jobs(self, *options: str) -> list[dict[str, Any]]:
         """Return jobs, newest first. Options are those of `jobs list`, such as "--state", "failed"."""
-        return [
-            json.loads(line)
-            for line in self._read("jobs", "list", "--json", "--limit", "1000000", *options).splitlines()
-        ]
+        most = () if "--limit" in options else ("--limit", "1000000")
+        return [json.loads(line) for line in self._read("jobs", "list", "--json", *most, *options).splitlines()]
 
     def until(self, id: int, state: str, timeout: float = TIMEOUT) -> dict[str, Any]:
         """Wait until the job is in this state, and return it."""
