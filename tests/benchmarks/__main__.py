@@ -28,6 +28,7 @@ ROWS = (
     "timeouts",
     "kills",
     "claims",
+    "limited_claims",
     "backlog",
     "payloads",
     "lists",

@@ -7,7 +7,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -38,13 +38,13 @@ def run(run: Run) -> None:
     levels = QUICK if run.quick else LEVELS
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         run.show_progress(f"{NAME}: enqueueing {levels[-1]:,} jobs")
-        files = files_by_level(Path(folder), levels)
+        files = files_of(Path(folder), levels, prepared_store.fill)
         compare_claims(run, files)
         compare_memory(run, files[levels[-1]], levels[-1])
 
 
-def files_by_level(folder: Path, levels: Sequence[int]) -> Mapping[int, Path]:
-    """Return a file for each number of waiting jobs: a copy of the one before, with more jobs."""
+def files_of(folder: Path, levels: Sequence[int], fill: Callable[[SqliteStore, int], None]) -> Mapping[int, Path]:
+    """Return a file for each number of waiting jobs: a copy of the one before, with more jobs, which `fill` enqueues."""
     files: dict[int, Path] = {}
     waiting, last = 0, None
     for level in levels:
@@ -52,7 +52,7 @@ def files_by_level(folder: Path, levels: Sequence[int]) -> Mapping[int, Path]:
         if last is not None:
             shutil.copyfile(last, file)
         with prepared_store.joined_store(file) as store:
-            prepared_store.fill(store, level - waiting)
+            fill(store, level - waiting)
         waiting, last = level, file
     return files
 
