@@ -11,10 +11,12 @@ Whoever reads or changes any of this for a group has taken the lock of its limit
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Protocol
 
 from supervisor.jobs import Tier
 from supervisor.stores.job_limits import (
+    MAX_TIMES,
     RATE,
     RUNNING,
     Limit,
@@ -46,7 +48,10 @@ class GroupRows(Protocol):
         has locked."""
 
     def begin_groups(self, queue: str, limit: Limit) -> None:
-        """Count the jobs of groups in the queue that are in flight. Open all closed lines if the limit was another one before."""
+        """Count the jobs of groups in the queue that are in flight."""
+
+    def open_all(self, queue: str) -> None:
+        """Open all lines of the queue."""
 
     def ended_groups(self, limit: int) -> list[str]:
         """Return the names of limits of groups for which leases are counted that have ended."""
@@ -58,10 +63,11 @@ class GroupRows(Protocol):
         """Return lines of groups that are open, the first of those that have been open for longest."""
 
     def close(self, line: Line, until: int | None) -> None:
-        """Close the line until then, or until it is opened. Remove it if it has no jobs."""
+        """Close the line until then, or until it is opened. Remove it if it has no jobs. Do nothing if another session is opening it."""
 
-    def closed(self, queue: str) -> tuple[bool, int | None]:
-        """Return whether a line of the queue waits for the end of a lease, and the time until which the first other one is closed."""
+    def closed(self, queue: str) -> tuple[bool, int | None, int | None]:
+        """Return whether a line of the queue waits for the end of a lease, and the times until which the first and the last of the other
+        ones are closed."""
 
     def queues_of_groups(self) -> list[str]:
         """Return the queues in which jobs of groups are held back."""
@@ -79,6 +85,8 @@ class GroupLimits:
         self.left: dict[str, int] = {}
         self.busy: set[str] = set()
         """The limits that another session has locked."""
+        self.more = False
+        """Whether more lines may be open than were looked at."""
 
     def read(self, names: Iterable[str]) -> None:
         """Lock these limits, and read what they allow, as long as they are not too many."""
@@ -101,7 +109,9 @@ class GroupLimits:
             self._begin(queue)
         if ended := self._rows.ended_groups(FORGOTTEN_AT_ONCE):
             self._rows.open_ended(self._rows.lock_all(ended))
-        lines = [line for queue in queues for tier in Tier for line in self._rows.open_lines(queue, tier, LOOKED_AT)]
+        found_lines = [self._rows.open_lines(queue, tier, LOOKED_AT) for queue in queues for tier in Tier]
+        lines = [line for each in zip_longest(*found_lines) for line in each if line is not None]
+        self.more = len(lines) > READ_AT_ONCE or any(len(its) >= LOOKED_AT for its in found_lines)
         names = {line: limit_of_line(line) for line in lines}
         self.read(names.values())
         found: dict[Line, int] = {}
@@ -116,7 +126,11 @@ class GroupLimits:
 
     def reached(self, queue: str) -> tuple[str, int] | None:
         """Return why groups of the queue have to wait, and the microseconds until one may go on; 0 if that is not known."""
-        waits_for_an_end, until = self._rows.closed(queue)
+        waits_for_an_end, until, last = self._rows.closed(queue)
+        longest = self._limits[queue].per + self._limits[queue].per // MAX_TIMES
+        if last is not None and last > self._now + longest:  # the clock was set back
+            self._rows.open_all(queue)
+            return RATE, 1
         wait = 0 if until is None else max(1, until - self._now)
         if not waits_for_an_end and not wait:
             return None
@@ -131,13 +145,18 @@ class GroupLimits:
         return is_full
 
     def _close(self, line: Line, name: str) -> None:
-        _, wait = why_full(self.uses[name], self._limits[line[1]], self._now) if not self.left[name] else (RUNNING, 0)
+        if self.left[name]:
+            self._rows.close(line, 0)
+            return
+        _, wait = why_full(self.uses[name], self._limits[line[1]], self._now)
         self._rows.close(line, self._now + wait if wait else None)
 
     def _begin(self, queue: str) -> bool:
-        """Count the jobs in flight once: they may have been claimed when there was no limit. Return False if another session does."""
+        """Count the jobs in flight once: they may have been claimed when there was no limit. Open all lines, which may be closed for another
+        limit. Return False if another session does."""
         name = name_of_groups(queue)
         if name not in self._begun and self._rows.lock_all([name]):
             self._rows.begin_groups(queue, self._limits[queue])
+            self._rows.open_all(queue)
             self._begun.add(name)
         return name in self._begun

@@ -105,9 +105,10 @@ def times_of(text: str | None) -> Times:
 
 
 def counting(times: Iterable[tuple[int, int]], limit: Limit, now: int) -> Times:
-    """Return the claims that still count. One in the future is from before the clock was set back, and is taken as one of now."""
+    """Return the claims that still count. One in the future is from before the clock was set back: it is taken as one of now, or is left
+    out if the clock was set back by more than `per`, since it would count for too long."""
     latest = now + limit.per // MAX_TIMES
-    return [(min(at, latest), n) for at, n in times if min(at, latest) + limit.per > now]
+    return [(min(at, latest), n) for at, n in times if now - limit.per < at <= latest + limit.per]
 
 
 def left(use: Use, limit: Limit, now: int) -> tuple[int, str]:
@@ -162,8 +163,8 @@ LONG_WAIT = 10_000_000
 
 class Allowance:
     """The jobs that limits allow to be claimed, as seen before a claim. `free` is the number of jobs that may be claimed by the name of each limit,
-    `reached` why it is 0, and `lines` the number of jobs that were held back and may be claimed now. `next_claim` is the seconds
-    until a rate allows a claim."""
+    `reached` why it is 0, and `lines` the number of jobs that were held back and may be claimed now; with `more` there may be further
+    lines. `next_claim` is the seconds until a rate allows a claim."""
 
     def __init__(self, limits: JobLimits, uses: Mapping[str, Use], now: int) -> None:
         self.limits = limits
@@ -172,6 +173,7 @@ class Allowance:
         self.lines: dict[Line, int] = {}
         self._waits: dict[str, int] = {}
         self._now = now
+        self.more = False
         for name, limit in limits.named.items():
             self.note(name, uses.get(name, Use()), limit, now)
 

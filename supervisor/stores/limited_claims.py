@@ -29,6 +29,7 @@ from supervisor.stores.job_limits import (
     limit_of_line,
     name_of_group,
     name_of_handler,
+    name_of_queue,
     why_full,
 )
 from supervisor.stores.records import ClaimRequest, Resolve
@@ -142,9 +143,14 @@ class LimitedClaims:
 
     def _look_at_groups(self, found: Allowance, served: frozenset[str] | None) -> None:
         paused = self._rows.paused()
-        queues = sorted(it for it in found.limits.groups if it not in paused and (served is None or it in served))
+        queues = sorted(
+            it
+            for it in found.limits.groups
+            if it not in paused and (served is None or it in served) and found.free.get(name_of_queue(it), 1)
+        )
         groups = GroupLimits(self._rows, found.limits.groups, self._rows.now(), self._begun)
         found.lines.update(groups.look(queues))
+        found.more = groups.more
         for queue in queues:
             if reached := groups.reached(queue):
                 found.note_groups(queue, *reached)
@@ -165,7 +171,8 @@ class LimitedClaims:
             round = _Round(self._rows, allowance, self._begun, room)
             leases = [lease for take in takes for lease in round.claim(take, ttl, resolve)]
             round.note(leases)
-        return LimitedClaim(leases, round.held, round.more, bool(round.busy))
+        more = round.more or (allowance.more and bool(leases))
+        return LimitedClaim(leases, round.held, more, bool(round.busy))
 
     def release_held(self, limits: JobLimits | None, served: frozenset[str] | None, limit: int) -> frozenset[str]:
         """Make up to `limit` jobs ready that were held back in served queues for what is not among these `limits`. Return their queues."""
@@ -189,10 +196,13 @@ class LimitedClaims:
                     lines = self._rows.lines_of_groups(queue, MAX_LINES)
                     locked = self._rows.lock_all([limit_of_line(line) for line in lines])
                     for line in (it for it in lines if limit_of_line(it) in locked):
-                        if limit > 0 and (n := self._release(line, limit)):
+                        if limit <= 0:
+                            break
+                        n = self._release(line, limit)
+                        limit -= n
+                        self._rows.close(line, 0)
+                        if n or not self._rows.count(line, 1):
                             queues.add(queue)
-                            limit -= n
-                        self._rows.close(line, None)
         return frozenset(queues)
 
     def _release(self, line: Line, limit: int) -> int:
@@ -355,7 +365,10 @@ class _Round:
         leaving = [it.id for it in found if not full.isdisjoint(self._holding(queue, it))]
         if leaving and self._room:
             self._rows.resume(line, leaving)
-        self.more |= not found or bool(leaving and self._room)
+        if not found and self._rows.count(line, 1):
+            self.busy.add(limit_of_line(line))  # another session has locked these jobs
+        elif not found or (leaving and self._room):
+            self.more = True
         return [it for it in found if closed.isdisjoint(self._holding(queue, it))]
 
     def _closed_for(self, queue: str, jobs: Sequence[Candidate]) -> set[str]:

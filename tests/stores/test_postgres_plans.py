@@ -104,7 +104,7 @@ STATEMENTS = {
     "remove an empty line": (job_limits.REMOVE_EMPTY, GROUP_LINE, {"group_lines_pkey", "held_back_lines"}),
     "open lines of ended groups": (job_limits.OPEN_ENDED, ("{q1}", "{group 1}"), {"group_lines_pkey"}),
     "closed lines": (job_limits.CLOSED, ("q1", 1000), {"open_lines"}),
-    "claims to forget": (job_limits.FORGET_TIMES, (10,), {"limits_until", "limits_pkey"}),
+    "claims to forget": (job_limits.FORGET_TIMES, (10, "jobs"), {"limits_until", "limits_pkey"}),
     "promote": (claim.PROMOTE, (1000,), {"scheduled", "jobs_pkey"}),
     "look": (claim.LOOK, ("", 1000, None, False), {"scheduled", "counts_by_queue"}),
     "next due": (claim.NEXT_DUE_LATER, (), {"scheduled"}),

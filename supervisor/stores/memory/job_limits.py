@@ -14,6 +14,7 @@ from supervisor.stores.job_limits import (
     Line,
     Times,
     Use,
+    limit_of_line,
     name_of_group,
     name_of_handler,
     name_of_queue,
@@ -35,10 +36,7 @@ class LimitRows:
         return self._state.now()
 
     def uses(self, limits: Mapping[str, Limit]) -> dict[str, Use]:
-        live = Counter[str]()
-        for job in self._state.in_flight():
-            live.update((name_of_queue(job.row.queue), name_of_handler(job.row.handler)))
-            live.update([name_of_group(job.row.queue, job.group)] if job.group is not None else [])
+        live = self._live()
         return {name: Use(live[name], self._state.claim_times.get(name, [])) for name in limits}
 
     def lock(self, name: str, limit: Limit) -> bool:
@@ -92,35 +90,50 @@ class LimitRows:
 
     def begin_groups(self, queue: str, limit: Limit) -> None:
         """All jobs in flight are counted anyway."""
-        self._state.closed_lines.clear()
+
+    def open_all(self, queue: str) -> None:
+        for line in self._lines_of(queue):
+            self._state.closed_lines.pop(line, None)
 
     def ended_groups(self, limit: int) -> list[str]:
-        """Lines that are closed for no time are looked at by each claim."""
+        """A line is open as soon as fewer jobs of its group are in flight."""
         return []
 
     def open_ended(self, names: Collection[str]) -> None: ...
 
     def open_lines(self, queue: str, tier: int, limit: int) -> list[Line]:
-        now, closed = self._state.now(), self._state.closed_lines
-        found = [line for line in self._lines_of(queue) if line[2] == tier and closed.get(line, 0) <= now]
-        for line in found:
-            closed.pop(line, None)
-        return found
+        now, live = self._state.now(), self._live()
+        lines = [line for line in self._lines_of(queue) if line[2] == tier]
+        return [line for line in lines if self._is_open(line, now, live)][:limit]
+
+    def _is_open(self, line: Line, now: int, live: Counter[str]) -> bool:
+        until, before = self._state.closed_lines.get(line, (0, 0))
+        return live[limit_of_line(line)] < before if until is None else until <= now
 
     def close(self, line: Line, until: int | None) -> None:
-        if line in self._state.held:
-            self._state.closed_lines[line] = until or 0
+        self._state.closed_lines.pop(line, None)
+        if _held_of(self._state, line, 1) and until != 0:
+            self._state.closed_lines[line] = (until, self._live()[limit_of_line(line)])
 
-    def closed(self, queue: str) -> tuple[bool, int | None]:
+    def closed(self, queue: str) -> tuple[bool, int | None, int | None]:
         now, closed = self._state.now(), self._state.closed_lines
-        until = [closed[line] for line in self._lines_of(queue) if line in closed]
-        return 0 in until, min((at for at in until if at > now), default=None)
+        until = [closed[line][0] for line in self._lines_of(queue) if line in closed]
+        later = [at for at in until if at is not None and at > now]
+        return None in until, min(later, default=None), max(later, default=None)
 
     def queues_of_groups(self) -> list[str]:
         return sorted({queue for name, queue, _ in self._state.held if name.startswith(GROUP)})
 
     def lines_of_groups(self, queue: str, limit: int) -> list[Line]:
         return self._lines_of(queue)[:limit]
+
+    def _live(self) -> Counter[str]:
+        """Count the jobs in flight by the names of the limits that they may be under."""
+        live = Counter[str]()
+        for job in self._state.in_flight():
+            live.update((name_of_queue(job.row.queue), name_of_handler(job.row.handler)))
+            live.update([name_of_group(job.row.queue, job.group)] if job.group is not None else [])
+        return live
 
     def _lines_of(self, queue: str) -> list[Line]:
         return [line for line in self._state.held if line[0].startswith(GROUP) and line[1] == queue]

@@ -92,8 +92,9 @@ class MemoryState:
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
         self.held: dict[tuple[str, str, int], list[Entry]] = {}
-        self.closed_lines: dict[tuple[str, str, int], int] = {}
-        """Until when lines of groups are closed, 0 if until a lease has ended: see `stores.group_limits`."""
+        self.closed_lines: dict[tuple[str, str, int], tuple[int | None, int]] = {}
+        """Until when lines of groups are closed, None if until a lease has ended, and the number of leases by then: see
+        `stores.group_limits`."""
         """The jobs that a limit of their handler holds back, by handler, queue and tier."""
         self.claim_times: dict[str, list[tuple[int, int]]] = {}
         """By the name of a limit."""

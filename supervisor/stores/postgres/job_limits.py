@@ -21,7 +21,6 @@ from supervisor.stores.job_limits import (
     Use,
     group_of,
     name_of_group,
-    name_of_groups,
     name_of_handler,
     name_of_queue,
     times_of,
@@ -83,7 +82,9 @@ KEEP_TIMES = """
   on conflict (name) do update set times = excluded.times, until = excluded.until"""
 FORGET_TIMES = f"""
   delete from {{s}}.limits where name = any(array(
-    select name from {{s}}.limits where until <= {NOW} order by until limit $1 for update skip locked)) and until <= {NOW}"""
+    select name from (
+      select name from {{s}}.limits where until <= {NOW} order by until limit $1 for update skip locked) as past
+    where pg_try_advisory_xact_lock(hashtextextended($2 || ' ' || name, 0)))) and until <= {NOW}"""
 
 _NEXT = "order by name, queue, tier limit 1"
 LINES = f"""
@@ -160,7 +161,9 @@ _OF_TIER = "from {s}.group_lines where queue = $1 and tier ="
 _LAST = "order by queue desc, tier desc, open_at desc limit 1"
 CLOSED = f"""
   select coalesce((select open_at is null {_OF_TIER} 0 {_LAST}), false) or coalesce((select open_at is null {_OF_TIER} 1 {_LAST}), false),
-    least((select min(open_at) {_OF_TIER} 0 and open_at > $2), (select min(open_at) {_OF_TIER} 1 and open_at > $2))"""
+    least((select min(open_at) {_OF_TIER} 0 and open_at > $2), (select min(open_at) {_OF_TIER} 1 and open_at > $2)),
+    greatest((select max(open_at) {_OF_TIER} 0), (select max(open_at) {_OF_TIER} 1))"""
+LOCK_LINE = f"select from {{s}}.group_lines where {_LINE} for update skip locked"
 QUEUES_OF_GROUPS = """
   with recursive it as (
     select min(queue) as queue from {s}.group_lines
@@ -169,12 +172,14 @@ QUEUES_OF_GROUPS = """
   select queue from it where queue is not null"""
 LINES_OF_GROUPS = "select name, queue, tier from {s}.group_lines where queue = $1 limit $2"
 IN_FLIGHT_GROUPS = f"""
-  select id, token, grp from (select id, token, {_GROUP} as grp from {{s}}.jobs where state = {IN_FLIGHT} and queue = $1) as it
+  select id, grp from (select id, {_GROUP} as grp from {{s}}.jobs where state = {IN_FLIGHT} and queue = $1) as it
   where grp is not null"""
-ADD_GROUP_LEASES = """
-  insert into {s}.limited_leases(name, job_id, token) select * from unnest($1::text[], $2::bigint[], $3::bigint[])
-  on conflict (name, job_id) do update set token = excluded.token"""
-LIMIT_BEFORE = "select times from {s}.limits where name = $1"
+# A token grows with each claim of a job.
+ADD_GROUP_LEASES = f"""
+  insert into {{s}}.limited_leases(name, job_id, token)
+  select it.name, jobs.id, jobs.token from unnest($1::text[], $2::bigint[]) as it(name, id)
+  join {{s}}.jobs on jobs.id = it.id and jobs.state + 0 = {IN_FLIGHT}
+  on conflict (name, job_id) do update set token = greatest(limited_leases.token, excluded.token)"""
 OPEN_ALL = """
   update {s}.group_lines set open_at = 0 where (queue, tier, name) in (
     select queue, tier, name from {s}.group_lines where queue = $1 for update skip locked)"""
@@ -182,7 +187,7 @@ OPEN_ALL = """
 
 def forget_times(connection: Connection, limit: int) -> None:
     """Forget the claims of groups that count no longer, of up to `limit` groups."""
-    connection.run(FORGET_TIMES, limit)
+    connection.run(FORGET_TIMES, limit, connection.schema)
 
 
 class LimitRows:
@@ -247,14 +252,13 @@ class LimitRows:
         return {name for (name,) in self._connection.rows(LOCK_ALL, sorted(names), self._connection.schema)}
 
     def begin_groups(self, queue: str, limit: Limit) -> None:
-        name, text = name_of_groups(queue), orjson.dumps([*limit]).decode()
         if limit.running is not None and (rows := self._connection.rows(IN_FLIGHT_GROUPS, queue)):
-            ids, tokens, groups = zip(*rows, strict=True)
+            ids, groups = zip(*rows, strict=True)
             names = [name_of_group(queue, group) for group in groups]
-            self._connection.later(ADD_GROUP_LEASES, names, array(ids), array(tokens))
-        if self._connection.value(LIMIT_BEFORE, name) != text:
-            self._connection.later(OPEN_ALL, queue)
-            self._connection.later(KEEP_TIMES, name, text, None)
+            self._connection.later(ADD_GROUP_LEASES, names, array(ids))
+
+    def open_all(self, queue: str) -> None:
+        self._connection.later(OPEN_ALL, queue)
 
     def ended_groups(self, limit: int) -> list[str]:
         return [name for (name,) in self._connection.rows(ENDED_GROUPS, limit)]
@@ -269,12 +273,13 @@ class LimitRows:
         return [(name, queue, tier) for name, queue, tier in rows]
 
     def close(self, line: Line, until: int | None) -> None:
-        self._connection.later(REMOVE_EMPTY, *line)
-        self._connection.later(CLOSE, *line, until)
+        if self._connection.rows(LOCK_LINE, *line):  # the next statements see what was committed before that
+            self._connection.later(REMOVE_EMPTY, *line)
+            self._connection.later(CLOSE, *line, until)
 
-    def closed(self, queue: str) -> tuple[bool, int | None]:
-        ((waits_for_an_end, until),) = self._connection.rows(CLOSED, queue, self.now())
-        return waits_for_an_end, until
+    def closed(self, queue: str) -> tuple[bool, int | None, int | None]:
+        ((waits_for_an_end, until, last),) = self._connection.rows(CLOSED, queue, self.now())
+        return waits_for_an_end, until, last
 
     def queues_of_groups(self) -> list[str]:
         return [queue for (queue,) in self._connection.rows(QUEUES_OF_GROUPS)]

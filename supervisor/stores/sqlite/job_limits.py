@@ -17,7 +17,6 @@ from supervisor.stores.job_limits import (
     Use,
     group_of,
     name_of_group,
-    name_of_groups,
     name_of_handler,
     name_of_queue,
     times_of,
@@ -149,7 +148,10 @@ IN_FLIGHT_GROUPS = Select(
     f"""from (select id, token, {_GROUP} as grp from jobs as it where state = {IN_FLIGHT} and queue = ?) where grp is not null""",
 )
 OPEN_ALL = "update group_lines set open_at = ?2 where queue = ?1"
-LIMIT_BEFORE = "select times from limits where name = ?"
+LAST_OPEN = """
+  select max(it.last) from (
+    select (select max(open_at) from group_lines where queue = ?1 and tier = its.tier) as last
+    from (select 0 as tier union all select 1) as its) as it"""
 SET_STATE = "update jobs set state = ? where id in (select value from json_each(?))"
 
 
@@ -240,13 +242,12 @@ class LimitRows:
         return set(names)
 
     def begin_groups(self, queue: str, limit: Limit) -> None:
-        name, text = name_of_groups(queue), orjson.dumps([*limit]).decode()
         rows = self._connection.rows(IN_FLIGHT_GROUPS, queue) if limit.running is not None else []
         for id, token, group in rows:
             self._connection.run(ADD_LEASES, name_of_group(queue, group), packed([(id, token)]))
-        if self._connection.value(LIMIT_BEFORE, name) != text:
-            self._connection.run(OPEN_ALL, queue, self.now())
-            self._connection.run(KEEP_TIMES, name, text, None)
+
+    def open_all(self, queue: str) -> None:
+        self._connection.run(OPEN_ALL, queue, 0)
 
     def ended_groups(self, limit: int) -> list[str]:
         return [name for (name,) in self._connection.rows(ENDED_GROUPS, limit)]
@@ -267,10 +268,9 @@ class LimitRows:
         if not self._connection.run(REMOVE_EMPTY, *line):
             self._connection.run(CLOSE, *line, until)
 
-    def closed(self, queue: str) -> tuple[bool, int | None]:
-        return bool(self._connection.value(WAITS_FOR_AN_END, queue)), self._connection.value(
-            NEXT_OPEN, queue, self.now()
-        )
+    def closed(self, queue: str) -> tuple[bool, int | None, int | None]:
+        value = self._connection.value
+        return bool(value(WAITS_FOR_AN_END, queue)), value(NEXT_OPEN, queue, self.now()), value(LAST_OPEN, queue)
 
     def queues_of_groups(self) -> list[str]:
         found, behind = list[str](), ""
