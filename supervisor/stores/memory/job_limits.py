@@ -36,7 +36,7 @@ class LimitRows:
         return self._state.now()
 
     def uses(self, limits: Mapping[str, Limit]) -> dict[str, Use]:
-        live = self._live()
+        live = _live(self._state)
         return {name: Use(live[name], self._state.claim_times.get(name, [])) for name in limits}
 
     def lock(self, name: str, limit: Limit) -> bool:
@@ -102,18 +102,14 @@ class LimitRows:
     def open_ended(self, names: Collection[str]) -> None: ...
 
     def open_lines(self, queue: str, tier: int, limit: int) -> list[Line]:
-        now, live = self._state.now(), self._live()
+        now, live = self._state.now(), _live(self._state)
         lines = [line for line in self._lines_of(queue) if line[2] == tier]
-        return [line for line in lines if self._is_open(line, now, live)][:limit]
-
-    def _is_open(self, line: Line, now: int, live: Counter[str]) -> bool:
-        until, before = self._state.closed_lines.get(line, (0, 0))
-        return live[limit_of_line(line)] < before if until is None else until <= now
+        return [line for line in lines if _is_open(self._state, line, now, live)][:limit]
 
     def close(self, line: Line, until: int | None) -> None:
         self._state.closed_lines.pop(line, None)
         if _held_of(self._state, line, 1) and until != 0:
-            self._state.closed_lines[line] = (until, self._live()[limit_of_line(line)])
+            self._state.closed_lines[line] = (until, _live(self._state)[limit_of_line(line)])
 
     def closed(self, queue: str) -> tuple[bool, int | None, int | None]:
         now, closed = self._state.now(), self._state.closed_lines
@@ -127,16 +123,22 @@ class LimitRows:
     def lines_of_groups(self, queue: str, limit: int) -> list[Line]:
         return self._lines_of(queue)[:limit]
 
-    def _live(self) -> Counter[str]:
-        """Count the jobs in flight by the names of the limits that they may be under."""
-        live = Counter[str]()
-        for job in self._state.in_flight():
-            live.update((name_of_queue(job.row.queue), name_of_handler(job.row.handler)))
-            live.update([name_of_group(job.row.queue, job.group)] if job.group is not None else [])
-        return live
-
     def _lines_of(self, queue: str) -> list[Line]:
         return [line for line in self._state.held if line[0].startswith(GROUP) and line[1] == queue]
+
+
+def _live(state: MemoryState) -> Counter[str]:
+    """Count the jobs in flight by the names of the limits that they may be under."""
+    live = Counter[str]()
+    for job in state.in_flight():
+        live.update((name_of_queue(job.row.queue), name_of_handler(job.row.handler)))
+        live.update([name_of_group(job.row.queue, job.group)] if job.group is not None else [])
+    return live
+
+
+def _is_open(state: MemoryState, line: Line, now: int, live: Counter[str]) -> bool:
+    until, before = state.closed_lines.get(line, (0, 0))
+    return live[limit_of_line(line)] < before if until is None else until <= now
 
 
 def _candidate(job: JobRecord, line: Line | None = None) -> Candidate:
