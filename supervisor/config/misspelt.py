@@ -33,7 +33,8 @@ def unknown_handlers(settings: Settings, handlers: Collection[str]) -> list[str]
 
 def doubtful_queues(settings: Settings) -> list[str]:
     """Return a warning for each queue of a handler that is not served here, and for each queue that one key alone names and that
-    is similar to a queue of other keys, or to one that is served. Jobs may be enqueued in queues that the config does not name, so others are not reported."""
+    is similar to a queue of other keys, or to one that is served. Jobs may be enqueued in queues that the config does not name, so others
+    are not reported."""
     file = _file(settings)
     served = settings.workers.queues or frozenset()
     of_handlers = {name: handler.queue for name, handler in settings.handlers.items() if handler.queue}

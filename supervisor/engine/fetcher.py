@@ -208,8 +208,9 @@ class Fetcher:
         self._pump_scheduled = False
         self._not_dispatching_since: float | None = None
         self.limits_reached: dict[str, str] = {}
-        self.limits_reached_until: dict[str, int] = {}
         """The limits that allowed no claim at the last one, and why."""
+        self.limits_reached_until: dict[str, int] = {}
+        """When the rates among them allow the next claim, if that takes a while: microseconds since the epoch."""
         self.claimed_at: float | None = None
         """When the store last answered a claim, by the loop's clock."""
 

@@ -5,7 +5,7 @@ their own, which is open or closed, and a claim looks at open lines only. A line
 lease of its group has ended. A claim that finds no room in the limit closes the line, until a lease ends, or until the time at which
 the rate allows the next claim.
 
-Whoever reads or changes any of this for a group has taken the lock of its limit before, so that no end of a lease is missed.
+Whoever closes a line, or forgets a lease that has ended, has taken the lock of the limit before, so that no end of a lease is missed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class GroupRows(Protocol):
         """Return lines of groups that are open, the first of those that have been open for longest."""
 
     def close(self, line: Line, until: int | None) -> None:
-        """Close the line until then, or until it is opened. Remove it if it has no jobs. Do nothing if another session is opening it."""
+        """Close the line until then, or until it is opened; with 0 it stays open. Remove it if it has no jobs. Do nothing if another session
+        is opening it."""
 
     def closed(self, queue: str) -> tuple[bool, int | None, int | None]:
         """Return whether a line of the queue waits for the end of a lease, and the times until which the first and the last of the other
@@ -77,7 +78,8 @@ class GroupRows(Protocol):
 
 
 class GroupLimits:
-    """The limits of groups within one transaction, and what they allow. `begun` has the queues whose jobs in flight this process has counted."""
+    """The limits of groups within one transaction, and what they allow. `begun` has the queues whose jobs in flight this process has
+    counted."""
 
     def __init__(self, rows: GroupRows, limits: Mapping[str, Limit], now: int, begun: set[str]) -> None:
         self._rows, self._limits, self._now, self._begun = rows, limits, now, begun

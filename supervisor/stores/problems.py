@@ -131,9 +131,9 @@ def lacks_handler(handler: str, claimer: Row) -> Problem:
 def limit_of(job: Row, supervisors: Sequence[Row], present: Present, reached: bool = False) -> str | None:
     """Return for which limit a job waits: one of its queue or handler that is `reached` as these supervisors know, or any of its
     handler or group."""
-    names = [("handler", job["handler"]), ("queue", job["queue"]) if reached else ("groups", job["queue"])]
-    if job["group"] is None:
-        names = [it for it in names if it[0] != "groups"]
+    names = [("handler", job["handler"])]
+    if reached or job["group"] is not None:
+        names.append(("queue" if reached else "groups", job["queue"]))
     found = [it for each in supervisors for it in each["limits"] if (it["of"], it["name"]) in names]
     limit = next((it for it in found if it["reached"]), None if reached or not found else found[0])
     if limit is None:

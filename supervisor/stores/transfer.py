@@ -1,6 +1,5 @@
 """Transfer all jobs that have not ended, and those that have failed, from one store to another, with the ended jobs of their workflows.
-Whichever process is killed, no job is lost, and none
-can run in both stores.
+Whichever process is killed, no job is lost, and none can run in both stores.
 
 The commits are, in this order: the source is closed, so that nobody enqueues or runs jobs there; the target gets the jobs, and a
 record that it has them; the source notes their arrival or, if the target certainly has not got them, is opened again. If a
@@ -192,8 +191,8 @@ class TransferReport(NamedTuple):
 
 
 def transfer_jobs(source: Transferable, target: Transferable, limits: TransferLimits = LIMITS) -> TransferReport:
-    """Transfer the unfinished and failed jobs of `source` to `target`, with the ended jobs of their workflows. Raises StoreError if either of them can't take part,
-    and StoreUnavailable."""
+    """Transfer the unfinished and failed jobs of `source` to `target`, with the ended jobs of their workflows. Raises StoreError if either
+    of them can't take part, and StoreUnavailable."""
     place = target.place()
     if source.place() == place:
         raise StoreError(f"{source.url} and {target.url} are the same store")
@@ -313,7 +312,7 @@ def transferable_counts(source: Transferable) -> Mapping[JobState, int]:
 
 def _report(source: Transferable, before: bool) -> TransferReport:
     counts, transferred = source.counted(), transferable_counts(source)
-    left = {state: n for state, all in counts.items() if (n := all - transferred.get(state, 0)) > 0}
+    left = {state: rest for state, n in counts.items() if (rest := n - transferred.get(state, 0)) > 0}
     return TransferReport(transferred, len(source.paused()), left, before)
 
 

@@ -92,10 +92,10 @@ class MemoryState:
         self.made_ready: set[str] = set()
         """Queues in which blocked jobs were made ready."""
         self.held: dict[tuple[str, str, int], list[Entry]] = {}
+        """The jobs that a limit holds back, by their lines: see `stores.job_limits.Line`."""
         self.closed_lines: dict[tuple[str, str, int], tuple[int | None, int]] = {}
-        """Until when lines of groups are closed, None if until a lease has ended, and the number of leases by then: see
+        """Until when lines of groups are closed, None if until a lease has ended, and the number of leases at that time: see
         `stores.group_limits`."""
-        """The jobs that a limit of their handler holds back, by handler, queue and tier."""
         self.claim_times: dict[str, list[tuple[int, int]]] = {}
         """By the name of a limit."""
         self.last_id = 0

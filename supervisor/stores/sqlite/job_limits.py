@@ -29,9 +29,10 @@ MAX_PARTS = 100
 """One call removes so many parts of a line that were changed by others."""
 ClaimReady = Callable[[Sequence[int], float, Resolve], list[Lease]]
 
-# `times` is a JSON list of [when, how many claims]. Those of a group count `until` then, and are removed afterwards. A lease counts only while its job is in flight under its token. A job that is
-# held back is blocked, and has a row until it is claimed, or is changed by somebody else: then its state or its age is another. The
-# line of a group is open from `open_at` on; without a time it is closed until a lease of the group has ended.
+# `times` is a JSON list of [when, how many claims]. The row of a group has the time `until` which they count, and is removed after it.
+# A lease counts only while its job is in flight under its token. A job that is held back is blocked, and has a row until it is claimed,
+# or is changed by somebody else: then its state or its age is another. The line of a group is open from `open_at` on; without a time it
+# is closed until a lease of the group has ended.
 LIMITS_UNTIL = "create index limits_until on limits(until) where until is not null"
 HELD_BACK_TABLES = (
     """create table held_back(job_id integer primary key, name text not null, queue text not null, tier int not null,

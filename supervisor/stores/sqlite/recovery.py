@@ -66,9 +66,8 @@ class Recovery:
             without = self._connection.rows(OWNERS_WITHOUT_LEASES, self._owner.id)
             long_ago = self._connection.now() - _FORGOTTEN_AFTER
             unlisted = with_files.difference(self._connection.json(OWNERS))
-        if (
-            unlisted
-        ):  # owners that died before their row was there, or whose recovery was killed after it had removed the row
+        # These owners died before their row was there, or their recovery was killed after it had removed the row.
+        if unlisted:
             with self._connection.transaction():
                 self._connection.after_commit(lambda: self._lock.remove_dead(unlisted, self._on_gone))
         for id, owner, state, seen_at in without:
